@@ -1,0 +1,5 @@
+module github.com/outboxctl/outboxctl
+
+go 1.26.0
+
+require github.com/google/uuid v1.6.0
