@@ -1,0 +1,46 @@
+# One line each: `make` lists them. Everything runs as root or as an ordinary user.
+
+GO       := .ci/go
+WITHPG   := $(GO) run ./outbox/outboxtest/withpg
+PKG      ?= ./...
+RUN      ?=
+BENCH    ?= .
+FUZZTIME ?= 30s
+
+VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
+COMMIT    = $(shell git rev-parse HEAD 2>/dev/null)
+DATE      = $(shell git log -1 --format=%cI 2>/dev/null)
+LDFLAGS   = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
+
+.PHONY: help demo test test-long bench fuzz lint build postgres
+
+help: ## list what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: postgres ## orders, a flaky receiver, and the proof that nothing was lost, under a minute
+	@$(GO) run ./cmd/demo
+
+test: postgres ## every test, on a PostgreSQL of its own; PKG=./migrate RUN=TestName narrow it, RACE=1 looks for races
+	$(WITHPG) go test $(if $(RACE),-race) $(if $(RUN),-run '$(RUN)') $(PKG)
+
+test-long: postgres ## the same in the long form: more rows, more crashes, many minutes
+	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -timeout 90m $(if $(RUN),-run '$(RUN)') $(PKG)
+
+bench: postgres ## speed in events/s, each beside the ceiling of the same run; BENCH=Name narrows it
+	$(WITHPG) go test -run '^$$' -bench '$(BENCH)' -timeout 60m ./outbox/...
+
+fuzz: ## every fuzz target, each for FUZZTIME (30s)
+	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort | while IFS=: read -r file func; do \
+		echo "$${func#func } in $${file%/*}"; \
+		$(GO) test -run '^$$' -fuzz "^$${func#func }\$$" -fuzztime $(FUZZTIME) "$${file%/*}" </dev/null || exit 1; \
+	done
+
+lint: ## formatting, go vet, staticcheck, tidy modules
+	@.ci/run format vet staticcheck modules
+
+build: ## bin/outboxctl, with its version
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o bin/outboxctl ./cmd/outboxctl
+
+# Installs the PostgreSQL server where there is none; says nothing where there is.
+postgres:
+	@.ci/postgres
