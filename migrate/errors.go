@@ -1,0 +1,16 @@
+package migrate
+
+import "errors"
+
+var (
+	// ErrMissing says that the schema, or the outbox in it, is not there.
+	ErrMissing = errors.New("the outbox's schema is missing")
+	// ErrOlder says that the schema lacks migrations which this binary needs.
+	ErrOlder = errors.New("the outbox's schema is older than this binary")
+	// ErrNewer says that the schema has migrations which this binary cannot run beside.
+	ErrNewer = errors.New("the outbox's schema is newer than this binary")
+	// ErrName says that a schema's name is one that PostgreSQL cannot have.
+	ErrName = errors.New("not a schema name")
+	// ErrBusy says that another migration held its lock, or someone the tables', for too long.
+	ErrBusy = errors.New("the outbox's schema is busy")
+)

@@ -1,0 +1,152 @@
+package migrate
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// maxName is the longest identifier of PostgreSQL in bytes; it cuts longer ones off silently.
+const maxName = 63
+
+// Beginner starts a transaction, as *pgxpool.Pool and *pgx.Conn do.
+type Beginner interface {
+	BeginTx(ctx context.Context, opts pgx.TxOptions) (pgx.Tx, error)
+}
+
+// Schema is the outbox's schema in one database.
+type Schema struct {
+	db   Beginner
+	name string
+}
+
+// New returns the schema of that raw name in db, there or not. It may need quoting; My-"Schema"
+// is a name.
+func New(db Beginner, name string) *Schema { return &Schema{db: db, name: name} }
+
+// Status is where a schema stands.
+type Status struct {
+	Current    int // the newest migration applied; 0 = none
+	Latest     int // what this binary needs
+	Migrations []Step
+}
+
+// Step is a migration with the time it was applied.
+type Step struct {
+	Version   int
+	Name      string
+	AppliedAt time.Time // zero = not yet
+	Oldest    int       // the oldest binary schema version that may run beside it
+}
+
+// Status returns where the schema stands: the migrations that were applied, among them ones that
+// only a newer binary knows, then those that were not. A missing schema is no error.
+func (s *Schema) Status(ctx context.Context) (Status, error) {
+	var applied []Step
+	err := s.read(ctx, func(tx pgx.Tx) (err error) {
+		applied, err = s.applied(ctx, tx)
+		return err
+	})
+	if err != nil {
+		return Status{}, fmt.Errorf("schema status: %w", err)
+	}
+	return status(applied), nil
+}
+
+// Check returns the schema's version, and an error when this binary cannot work with it:
+// [ErrMissing], [ErrOlder] or [ErrNewer]. A version above [Latest] without an error means that a
+// newer binary migrated, in a way that this one may go on beside.
+func (s *Schema) Check(ctx context.Context) (int, error) {
+	st, err := s.Status(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return st.Current, st.check()
+}
+
+func (st Status) check() error {
+	oldest := 0
+	for _, step := range st.Migrations {
+		if !step.AppliedAt.IsZero() {
+			oldest = max(oldest, step.Oldest)
+		}
+	}
+	switch {
+	case st.Current == 0:
+		return ErrMissing
+	case st.Current < Latest:
+		return fmt.Errorf("%w: version %d, needed %d", ErrOlder, st.Current, Latest)
+	case oldest > Latest:
+		return fmt.Errorf("%w: version %d, known %d", ErrNewer, st.Current, Latest)
+	}
+	return nil
+}
+
+func status(applied []Step) Status {
+	st := Status{Latest: Latest, Migrations: applied}
+	known := map[int]bool{}
+	for _, step := range applied {
+		st.Current = max(st.Current, step.Version)
+		known[step.Version] = true
+	}
+	for _, m := range migrations() {
+		if !known[m.Version] {
+			st.Migrations = append(st.Migrations, Step{Version: m.Version, Name: m.Name, Oldest: m.Oldest})
+		}
+	}
+	return st
+}
+
+const migratedSQL = `
+select exists (
+	select from pg_class c join pg_namespace n on n.oid = c.relnamespace
+	 where n.nspname = $1
+	   and c.relname = 'outbox_migrations')`
+
+const appliedSQL = `
+select version, name, applied_at, min_binary
+  from :"schema".outbox_migrations
+ order by version`
+
+// applied returns the migrations that the database has, none when it has no outbox.
+func (s *Schema) applied(ctx context.Context, tx pgx.Tx) ([]Step, error) {
+	var migrated bool
+	if err := tx.QueryRow(ctx, migratedSQL, s.name).Scan(&migrated); err != nil || !migrated {
+		return nil, err
+	}
+	rows, err := tx.Query(ctx, in(s.name, appliedSQL))
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowToStructByPos[Step])
+}
+
+// read runs f in a transaction that can write nothing.
+func (s *Schema) read(ctx context.Context, f func(pgx.Tx) error) error {
+	return s.within(ctx, pgx.ReadOnly, f)
+}
+
+// within runs f in a transaction in which no name resolves but by its schema.
+func (s *Schema) within(ctx context.Context, mode pgx.TxAccessMode, f func(pgx.Tx) error) error {
+	if err := checkName(s.name); err != nil {
+		return err
+	}
+	// Read committed: what is seen after the lock is taken must be newer than the lock.
+	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: mode}
+	return pgx.BeginTxFunc(ctx, s.db, opts, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, `set local search_path = pg_catalog, pg_temp`); err != nil {
+			return err
+		}
+		return f(tx)
+	})
+}
+
+func checkName(name string) error {
+	if name == "" || len(name) > maxName || strings.ContainsRune(name, 0) {
+		return fmt.Errorf("%w: %q", ErrName, name)
+	}
+	return nil
+}

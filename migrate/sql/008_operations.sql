@@ -1,0 +1,23 @@
+-- oldest binary: 8
+
+-- The audit of operators' commands. A running purge's row with a fresh heartbeat keeps a second one out.
+create table :"schema".outbox_operations (
+  id           bigint      generated always as identity primary key,
+  who          text        not null default '',
+  host         text        not null default '',
+  pid          int         not null default 0,
+  command      text        not null,
+  filter       jsonb       not null default '{}',
+  reason       text        not null default '',
+  dry_run      bool        not null default false,
+  planned      bigint,                                    -- null = not counted
+  done         bigint      not null default 0,
+  skipped      jsonb       not null default '{}',         -- {reason: n}
+  cursor       jsonb,                                     -- where to resume
+  started_at   timestamptz not null default now(),
+  heartbeat_at timestamptz not null default now(),
+  ended_at     timestamptz,                               -- null = running, or died
+  error        text
+);
+---- down ----
+drop table :"schema".outbox_operations;
