@@ -21,10 +21,10 @@ demo: postgres ## orders, a flaky receiver, and the proof that nothing was lost,
 	@$(GO) run ./cmd/demo
 
 test: postgres ## every test, on a PostgreSQL of its own; PKG=./migrate RUN=TestName narrow it, RACE=1 looks for races
-	$(WITHPG) go test $(if $(RACE),-race) $(if $(RUN),-run '$(RUN)') $(PKG)
+	$(WITHPG) go test$(if $(RACE), -race)$(if $(RUN), -run '$(RUN)') $(PKG)
 
 test-long: postgres ## the same in the long form: more rows, more crashes, many minutes
-	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -timeout 90m $(if $(RUN),-run '$(RUN)') $(PKG)
+	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)
 
 bench: postgres ## speed in events/s, each beside the ceiling of the same run; BENCH=Name narrows it
 	$(WITHPG) go test -run '^$$' -bench '$(BENCH)' -timeout 60m ./outbox/...
