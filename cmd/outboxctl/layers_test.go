@@ -185,27 +185,38 @@ func matches(pattern, name string) bool {
 func readImports(t *testing.T, root string) map[string][]string {
 	t.Helper()
 	imports := map[string][]string{}
-	err := filepath.WalkDir(root, func(file string, d fs.DirEntry, err error) error {
+	for _, file := range goFiles(t, root) {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		paths, err := importsOf(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		imports[path.Dir(file)] = append(imports[path.Dir(file)], paths...)
+	}
+	return imports
+}
+
+// goFiles lists the Go files below root, relative to it and with slashes.
+func goFiles(t *testing.T, root string) []string {
+	t.Helper()
+	var files []string
+	err := fs.WalkDir(os.DirFS(root), ".", func(file string, d fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
-		case d.IsDir() && file != root && ignored(d.Name()):
-			return filepath.SkipDir
-		case d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go"):
-			return nil
+		case d.IsDir() && file != "." && ignored(d.Name()):
+			return fs.SkipDir
+		case !d.IsDir() && strings.HasSuffix(file, ".go"):
+			files = append(files, file)
 		}
-		folder, err := filepath.Rel(root, filepath.Dir(file))
-		if err != nil {
-			return err
-		}
-		paths, err := importsOf(file)
-		imports[filepath.ToSlash(folder)] = append(imports[filepath.ToSlash(folder)], paths...)
-		return err
+		return nil
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	return imports
+	return files
 }
 
 // ignored reports whether the go command passes over a folder of this name.
