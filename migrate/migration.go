@@ -13,7 +13,6 @@ import (
 const Latest = 9
 
 const (
-	token      = `:"schema"`
 	separator  = "---- down ----\n"
 	oldestMark = "-- oldest binary: "
 )
@@ -27,7 +26,7 @@ type Migration struct {
 	Name    string
 	Oldest  int // the oldest binary schema version that may run beside it
 
-	up, down string // with the token in place of the schema's name
+	up, down string // with :"schema" in place of the schema's name
 }
 
 // migrations returns all steps in order. It panics when an embedded file is malformed, which no
@@ -75,7 +74,26 @@ func parse(file, text string) (Migration, error) {
 	return Migration{Version: version, Name: name, Oldest: oldest, up: up, down: down}, nil
 }
 
-// in puts the schema's name into a text that has the token in its place.
+// in puts the schema's name into a text: as an identifier for :"schema", as a string for :'schema'.
+// All of it in one pass, since a name may look like a placeholder itself, or like dollar quotes.
 func in(schema, text string) string {
-	return strings.ReplaceAll(text, token, pgx.Identifier{schema}.Sanitize())
+	return strings.NewReplacer(
+		`:"schema"`, pgx.Identifier{schema}.Sanitize(),
+		`:'schema'`, literal(schema),
+		`$block$`, dollars("block", schema),
+		`$body$`, dollars("body", schema),
+	).Replace(text)
+}
+
+// dollars returns dollar quotes that the schema's name does not end.
+func dollars(tag, schema string) string {
+	for strings.Contains(schema, "$"+tag+"$") {
+		tag += "_"
+	}
+	return "$" + tag + "$"
+}
+
+// literal quotes a string for SQL, whatever standard_conforming_strings is.
+func literal(s string) string {
+	return `E'` + strings.NewReplacer(`'`, `''`, `\`, `\\`).Replace(s) + `'`
 }

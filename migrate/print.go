@@ -13,22 +13,25 @@ const header = `-- The outbox's schema, as "outboxctl migrate" makes it. Each mi
 // block applies one migration unless it was applied. As a DO block it is atomic in autocommit mode
 // too, and needs no begin and commit that would break a transaction around the script.
 const block = `
-do %[1]s
+do $block$
 begin
 perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
-perform pg_advisory_xact_lock(%[2]d);
-if %[3]s then
+perform pg_advisory_xact_lock(%[1]d);
+if %[2]s then
   return;
 end if;
-%[4]s
+%[3]s
 insert into :"schema".outbox_migrations (version, name, min_binary)
-values (%[5]d, '%[6]s', %[7]d);
+values (%[4]d, '%[5]s', %[6]d);
 end
-%[1]s;
+$block$;
 `
 
+// firstApplied tells whether the first migration was: its table is the one that holds the others.
+const firstApplied = `exists (select from pg_tables where schemaname = :'schema' and tablename = 'outbox_migrations')`
+
 // first is what the first block does ahead of its migration: there may be no schema yet.
-const first = `if not exists (select from pg_namespace where nspname = %s) then
+const first = `if not exists (select from pg_namespace where nspname = :'schema') then
   create schema :"schema";
 end if;
 `
@@ -44,26 +47,11 @@ func Print(schema string) (string, error) {
 		applied := fmt.Sprintf(`exists (select from :"schema".outbox_migrations where version = %d)`, m.Version)
 		up := m.up
 		if m.Version == 1 {
-			applied = fmt.Sprintf(`exists (select from pg_tables where schemaname = %s and tablename = 'outbox_migrations')`, literal(schema))
-			up = fmt.Sprintf(first, literal(schema)) + up
+			applied, up = firstApplied, first+up
 		}
-		script.WriteString(in(schema, fmt.Sprintf(block,
-			quotes(schema), lockKey(schema), applied, strings.TrimSpace(up), m.Version, m.Name, m.Oldest)))
+		up = strings.TrimSpace(up)
+		text := fmt.Sprintf(block, lockKey(schema), applied, up, m.Version, m.Name, m.Oldest)
+		script.WriteString(in(schema, text))
 	}
 	return script.String(), nil
-}
-
-// literal quotes a string for SQL, backslashes included, whatever standard_conforming_strings is.
-func literal(s string) string {
-	s = strings.ReplaceAll(s, `'`, `''`)
-	return `E'` + strings.ReplaceAll(s, `\`, `\\`) + `'`
-}
-
-// quotes returns dollar quotes that the schema's name does not end.
-func quotes(schema string) string {
-	tag := "outboxctl"
-	for strings.Contains(schema, "$"+tag+"$") {
-		tag += "_"
-	}
-	return "$" + tag + "$"
 }

@@ -71,6 +71,10 @@ func (s *Schema) patiently(ctx context.Context) (m Migration, done bool, err err
 // errLocked says that another migration of this schema holds the lock.
 var errLocked = errors.New("another migration is running")
 
+// limitsSQL: producers and dispatchers queue behind a DDL statement that waits for a lock, so rather
+// give up and come again. Our own work may take longer than a role's queries usually may.
+const limitsSQL = `set local lock_timeout = '2s'; set local statement_timeout = 0`
+
 // lockSQL does not wait: a session that waits for a lock inside the server is not cancelled when
 // its process dies, and would hold up the migration after next. It belongs to the transaction, so
 // it cannot be left behind and works through a pooler.
@@ -79,6 +83,9 @@ const lockSQL = `select pg_try_advisory_xact_lock($1)`
 // next applies the first migration that is missing; done says that there is none.
 func (s *Schema) next(ctx context.Context) (m Migration, done bool, err error) {
 	err = s.within(ctx, pgx.ReadWrite, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, limitsSQL); err != nil {
+			return err
+		}
 		var locked bool
 		if err := tx.QueryRow(ctx, lockSQL, lockKey(s.name)).Scan(&locked); err != nil {
 			return fmt.Errorf("lock the schema: %w", err)
@@ -122,10 +129,6 @@ insert into :"schema".outbox_migrations (version, name, min_binary)
 values ($1, $2, $3)`
 
 func (s *Schema) apply(ctx context.Context, tx pgx.Tx, m Migration) error {
-	// Producers and dispatchers queue behind a waiting DDL statement; rather give up and come again.
-	if _, err := tx.Exec(ctx, `set local lock_timeout = '2s'`); err != nil {
-		return err
-	}
 	// `create schema if not exists` needs the right to create one even where there is one.
 	var exists bool
 	if err := tx.QueryRow(ctx, schemaExistsSQL, s.name).Scan(&exists); err != nil {

@@ -3,18 +3,21 @@ package migrate_test
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxctl/outboxctl/migrate"
 	"github.com/outboxctl/outboxctl/outbox/outboxtest"
 )
 
 // names need quoting, or are what someone might try.
-var names = []string{"public", "app", `My-"Schema"`, "with space", "dot.ted", "Größe🙂", `x"; drop table victim; --`, `:"schema"`, "new\nline", `$outboxctl$`, "select", `o'clock\`}
+var names = []string{"public", "app", `My-"Schema"`, "with space", "dot.ted", "Größe🙂", `x"; drop table victim; --`, `:"schema"`, "new\nline", `$body$ $block$ %s`, "select", `o'clock\`}
 
 func connect(t *testing.T, url string) *pgx.Conn {
 	t.Helper()
@@ -102,4 +105,85 @@ func TestUpIsSafeAtOnce(t *testing.T) {
 			t.Errorf("applied %v, want %v", applied, everyVersion())
 		}
 	}
+}
+
+// A migrate that is cut off anywhere leaves whole migrations, and no lock.
+func TestUpGoesOnAfterACut(t *testing.T) {
+	t.Parallel()
+	for range 12 {
+		url := outboxtest.Empty(t)
+		victim := connect(t, url)
+		ctx, cancel := context.WithTimeout(context.Background(), rand.N(80*time.Millisecond))
+		for _, err := range migrate.New(victim, "public").Up(ctx) {
+			if err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+		cancel()
+		conn := connect(t, url)
+		if _, err := up(migrate.New(conn, "public")); err != nil {
+			t.Fatal(err)
+		}
+		verified(t, conn, "public")
+	}
+}
+
+func TestUpWaitsForOthersLocks(t *testing.T) {
+	t.Parallel()
+	url := outboxtest.Empty(t)
+	conn, holder := connect(t, url), connect(t, url)
+	s := migrate.New(conn, "public")
+	upTo(t, s, 2)
+	exec(t, holder, `begin; lock table outbox_migrations in share mode`)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	wg.Go(func() {
+		time.Sleep(2500 * time.Millisecond) // beyond the lock_timeout
+		holder.Exec(context.Background(), `rollback`)
+	})
+	got, err := up(s)
+	if err != nil || !slices.Equal(got, everyVersion()[2:]) {
+		t.Errorf("Up() = %v, %v, want all from 3 on", got, err)
+	}
+}
+
+func TestUpStopsWithItsContext(t *testing.T) {
+	t.Parallel()
+	url := outboxtest.Empty(t)
+	conn, holder := connect(t, url), connect(t, url)
+	s := migrate.New(conn, "public")
+	upTo(t, s, 1)
+	exec(t, holder, `begin; lock table outbox_migrations`)
+	ctx, cancel := context.WithTimeout(context.Background(), 100*time.Millisecond)
+	defer cancel()
+	start := time.Now()
+	for _, err := range s.Up(ctx) {
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Up() = %v, want the context's error", err)
+		}
+	}
+	if took := time.Since(start); took > time.Second {
+		t.Errorf("took %s to stop", took)
+	}
+}
+
+// Someone's own outbox is neither taken over nor harmed.
+func TestUpLeavesAForeignOutboxAlone(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, outboxtest.Empty(t))
+	exec(t, conn, `create table outbox (mine int)`)
+	_, err := up(migrate.New(conn, "public"))
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pg.Code != "42P07" {
+		t.Errorf("Up() = %v, want duplicate_table", err)
+	}
+	exec(t, conn, `insert into outbox (mine) values (1)`)
+}
+
+// constraint returns the name of the one that err is about.
+func constraint(err error) string {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.ConstraintName
+	}
+	return ""
 }

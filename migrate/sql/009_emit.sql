@@ -16,7 +16,7 @@ create function :"schema".outbox_emit(
 ) returns bigint
 language plpgsql
 set search_path = pg_catalog, pg_temp
-as $emit$
+as $body$
 #variable_conflict use_column
 declare
   key uuid := coalesce(outbox_emit.idempotency_key, gen_random_uuid());
@@ -47,6 +47,6 @@ begin
     end if;
   end loop;
 end
-$emit$;
+$body$;
 ---- down ----
 drop function :"schema".outbox_emit;
