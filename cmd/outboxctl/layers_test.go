@@ -36,7 +36,7 @@ var layers = []layer{
 	{folder: "outbox/outboxtest/...", ours: []string{"outbox/...", "migrate"}},
 	{folder: "migrate", theirs: []string{"github.com/jackc/pgx/v5/..."}},
 	{folder: "commands", theirs: []string{"..."},
-		ours: []string{"outbox", "outbox/sink", "outbox/gate", "outbox/metrics", "outbox/wal", "migrate"}},
+		ours: []string{"outbox", "outbox/sink/...", "outbox/gate", "outbox/metrics", "outbox/wal", "migrate"}},
 	{folder: "cmd/outboxctl", ours: []string{"commands"}},
 	{folder: "cmd/demo", ours: []string{"outbox/...", "migrate"}},
 	{folder: "cmd/storm", ours: []string{"outbox/...", "migrate"}},
