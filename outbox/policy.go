@@ -53,6 +53,27 @@ type Outcome struct {
 	Latency   time.Duration // of the sink's call
 }
 
+// claimKey names one claim of one event: an event whose lease lapsed may come back to the worker
+// that still holds an outcome of the earlier claim.
+type claimKey struct {
+	id    int64
+	lease string
+}
+
+func (o Outcome) key() claimKey { return claimKey{o.ID, o.Lease} }
+
+// keys is the set of the claims of outs; nil for none.
+func keys(outs []Outcome) map[claimKey]bool {
+	if len(outs) == 0 {
+		return nil
+	}
+	set := make(map[claimKey]bool, len(outs))
+	for _, out := range outs {
+		set[out.key()] = true
+	}
+	return set
+}
+
 // Decide turns the answer of a sink into an outcome. It is a function of its arguments and of
 // p.Roll alone.
 //

@@ -1,0 +1,551 @@
+package outbox
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+)
+
+// Source hands out events and takes back what became of them.
+type Source interface {
+	// Exchange settles outs and claims up to want.N due events, in one round trip. It never
+	// loses an outcome: what is not settled for sure is in the result's Held, with and without
+	// an error. It may change the order of outs. The caller has one exchange under way at a time.
+	Exchange(ctx context.Context, outs []Outcome, want Want) (Exchanged, error)
+}
+
+// Want is what a loop asks of its source.
+type Want struct {
+	N     int  // events at most; 0 = none, settle only
+	Fresh bool // look from the very start, for late commits and lapsed leases too
+}
+
+// Exchanged is the result of an exchange. Every outcome that was offered and is in neither Lost
+// nor Held is settled.
+type Exchanged struct {
+	Events    []Event   // claimed, in order of due time and id; their leases began after the call did
+	Lost      []Outcome // not ours any more: nothing was changed
+	Held      []Outcome // not settled, to be offered again
+	CameRound bool      // the source has looked everywhere and has no more than Events
+}
+
+// Report tells an observer what became of one attempt, once that is settled or lost.
+type Report struct {
+	Event   Event
+	Outcome Outcome
+	Lost    bool // another worker took the event over; the outcome changed nothing
+}
+
+// Observer is told what a dispatcher does. Its functions are called one at a time, by the loop, and
+// must not block. Nil ones are left out.
+type Observer struct {
+	Settled   func(Report) // an attempt has its outcome
+	Trouble   func(error)  // the source fails; once per outage
+	Recovered func()       // and answers again
+}
+
+// Dispatcher delivers one destination's events: one loop that owns all state and never waits for a
+// single delivery. Its fields must not change while it runs.
+type Dispatcher struct {
+	Source Source
+	Sink   Sink
+	Policy Policy
+
+	BatchSize      int           // claimed and unsettled events at most; ≥ 1
+	Parallel       int           // of these being sent at most; ≥ 1
+	Lease          time.Duration // of a claim; ≥ RequestTimeout + 2s
+	RequestTimeout time.Duration // of one delivery
+	PollInterval   time.Duration // between claims when there is nothing to do
+	Grace          time.Duration // for deliveries in flight after the stop
+
+	Once      bool          // end when nothing is due
+	Wait      time.Duration // with Once: wait for retries of this run that are due within it
+	MaxEvents int           // end after that many events were sent; 0 = no limit
+
+	Observer Observer
+}
+
+// The rhythm of the loop.
+const (
+	minPoll     = 10 * time.Millisecond  // after the first empty claim; doubles from there
+	linger      = 10 * time.Millisecond  // an outcome waits this long for company
+	minTrouble  = 100 * time.Millisecond // after the first failed exchange; doubles from there
+	maxTrouble  = 2 * time.Second
+	heldDelay   = time.Second      // before an outcome whose row is locked is offered again
+	leaseMargin = time.Second      // an event is sent only with RequestTimeout and this left
+	killWait    = 2 * time.Second  // for sinks to return after the second signal
+	lastSettles = 10 * time.Second // for results when the source is away at the end
+)
+
+// Run delivers until stop is done, or with Once until nothing is due. After stop it claims no more,
+// gives unsent events back, leaves those being sent Grace to end, and settles all results; when
+// kill is done it cuts that short. The error is the source's, when results could not be settled
+// or, with Once, when it cannot be reached.
+func (d *Dispatcher) Run(stop, kill context.Context) (Summary, error) {
+	l := newLoop(d, stop)
+	err := l.run(stop, kill)
+	l.close(kill.Err() == nil)
+	l.summary.end()
+	return l.summary, err
+}
+
+// leased is an event with the end of its lease on our own monotonic clock.
+type leased struct {
+	Event
+	until time.Time
+}
+
+// result is what a delivery sends back to the loop.
+type result struct {
+	event   Event
+	outcome Outcome
+}
+
+// exchanged is what an exchange sends back to the loop.
+type exchanged struct {
+	Exchanged
+	err     error
+	began   time.Time
+	offered []Outcome
+	want    Want
+}
+
+// loop is the state of one run. Only the goroutine in run touches it.
+type loop struct {
+	*Dispatcher
+	summary Summary
+
+	ready    []leased           // claimed, not sent
+	sending  int                // being sent
+	finished []Outcome          // to be settled
+	held     []Outcome          // to be settled, but locked by somebody: offered on their own
+	events   map[claimKey]Event // of these and of the ones being settled
+	retries  dueTimes           // of this run, with Once
+
+	jobs    chan leased
+	results chan result
+	turns   chan exchanged
+	wg      sync.WaitGroup
+	work    context.Context // of deliveries; ends when they are cut off
+	cut     context.CancelFunc
+
+	exchanging  bool
+	lingerUntil time.Time // when finished outcomes are settled at the latest; zero = none
+	pollAt      time.Time // the next claim, when there is nothing to do
+	poll        time.Duration
+	heldUntil   time.Time
+	trouble     time.Duration // the last wait after a failed exchange; 0 = none
+	troubleAt   time.Time     // no exchange before
+	fresh       bool          // the next claim looks from the very start
+	idle        bool          // the last exchange found nothing due and left nothing undone
+
+	stopping bool
+	patience time.Time // after it, a loop that ends gives up on a source that is away
+	failure  error
+}
+
+func newLoop(d *Dispatcher, stop context.Context) *loop {
+	l := &loop{
+		Dispatcher: d,
+		events:     make(map[claimKey]Event, d.BatchSize),
+		jobs:       make(chan leased, d.Parallel),
+		results:    make(chan result, d.Parallel),
+		turns:      make(chan exchanged, 1),
+		poll:       minPoll,
+		fresh:      true,
+	}
+	l.summary.begin()
+	l.work, l.cut = context.WithCancel(context.WithoutCancel(stop))
+	for range d.Parallel {
+		l.wg.Go(l.deliverAll)
+	}
+	return l
+}
+
+// close ends the deliverers and waits for them, unless there is no time for that.
+func (l *loop) close(wait bool) {
+	l.cut()
+	close(l.jobs)
+	if wait {
+		l.wg.Wait()
+	}
+}
+
+func (l *loop) run(stop, kill context.Context) error {
+	var grace <-chan time.Time
+	stopped := stop.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		l.send()
+		l.exchange()
+		if l.done() {
+			return l.failure
+		}
+		timer.Reset(l.sleep())
+		select {
+		case r := <-l.results:
+			l.finish(r)
+			l.drainResults()
+		case t := <-l.turns:
+			l.settle(t)
+		case <-timer.C:
+		case <-stopped:
+			stopped = nil
+			grace = time.After(l.Grace)
+			l.stop()
+		case <-grace:
+			l.cut()
+		case <-kill.Done():
+			l.stop()
+			l.kill()
+			return l.failure
+		}
+	}
+}
+
+// room is how many more events may be claimed. Every limit is asked here, before the claim, so that
+// no claimed event waits for one.
+func (l *loop) room() int {
+	if l.stopping {
+		return 0
+	}
+	n := l.BatchSize - len(l.ready) - l.sending - len(l.held)
+	if l.MaxEvents > 0 {
+		n = min(n, l.MaxEvents-l.summary.sent-len(l.ready))
+	}
+	return max(n, 0)
+}
+
+// send hands claimed events to the deliverers as far as there are free ones. What has too little of
+// its lease left is given back instead; what cannot be sent at all ends here.
+func (l *loop) send() {
+	sent := 0
+	for _, ev := range l.ready {
+		if l.sending == l.Parallel {
+			break
+		}
+		sent++
+		if out, never := l.Policy.unsendable(ev.Event); never {
+			l.conclude(ev.Event, out)
+			continue
+		}
+		if time.Until(ev.until) < l.RequestTimeout+leaseMargin {
+			l.conclude(ev.Event, release(ev.Event))
+			continue
+		}
+		l.sending++
+		l.summary.sent++
+		l.jobs <- ev // has room for all deliverers
+	}
+	l.ready = l.ready[:copy(l.ready, l.ready[sent:])]
+}
+
+// deliverAll is a deliverer: it sends one event after the other.
+func (l *loop) deliverAll() {
+	for ev := range l.jobs {
+		l.results <- l.deliver(ev)
+	}
+}
+
+// deliver sends one event and decides what became of it. The request ends before the lease does.
+func (l *loop) deliver(ev leased) result {
+	began := time.Now()
+	deadline := began.Add(l.RequestTimeout)
+	if last := ev.until.Add(-leaseMargin / 2); deadline.After(last) {
+		deadline = last
+	}
+	ctx, cancel := context.WithDeadline(l.work, deadline)
+	defer cancel()
+	receipt, err := l.Sink.Deliver(ctx, ev.Event)
+	out := l.Policy.Decide(ev.Event, receipt, err)
+	if err != nil && l.work.Err() != nil && errors.Is(err, context.Canceled) {
+		out = cutOff(ev.Event)
+	}
+	out.Latency = time.Since(began)
+	return result{ev.Event, out}
+}
+
+func (l *loop) finish(r result) {
+	l.sending--
+	l.conclude(r.event, r.outcome)
+}
+
+// drainResults takes what else has finished, so that the loop turns once for all of them.
+func (l *loop) drainResults() {
+	for range l.Parallel {
+		select {
+		case r := <-l.results:
+			l.finish(r)
+		default:
+			return
+		}
+	}
+}
+
+// conclude puts an outcome in line for the next settle.
+func (l *loop) conclude(ev Event, out Outcome) {
+	l.events[out.key()] = ev
+	l.finished = append(l.finished, out)
+	if l.lingerUntil.IsZero() {
+		l.lingerUntil = time.Now().Add(linger)
+	}
+}
+
+// exchange starts an exchange with the source if one is called for: with the outcomes that are due
+// to be settled and room for new events, or with the held ones alone.
+func (l *loop) exchange() {
+	now := time.Now()
+	if l.exchanging || now.Before(l.troubleAt) {
+		return
+	}
+	want := Want{N: l.room(), Fresh: l.fresh || l.idle}
+	if now.Before(l.pollAt) && len(l.finished) == 0 {
+		want.N = 0
+	}
+	switch {
+	case len(l.held) > 0 && !now.Before(l.heldUntil):
+		l.start(l.held, Want{})
+		l.held = nil
+	case l.settleNow(now), want.N > 0 && l.claimNow(now):
+		l.start(l.finished, want)
+		l.finished, l.lingerUntil = nil, time.Time{}
+	}
+}
+
+// settleNow waits for company: half a batch, or a moment.
+func (l *loop) settleNow(now time.Time) bool {
+	return len(l.finished) > 0 &&
+		(l.stopping || len(l.finished) >= (l.BatchSize+1)/2 || !now.Before(l.lingerUntil))
+}
+
+// claimNow is when deliverers could run dry.
+func (l *loop) claimNow(now time.Time) bool {
+	return len(l.ready) == 0 && l.sending < l.Parallel && !now.Before(l.pollAt)
+}
+
+func (l *loop) start(outs []Outcome, want Want) {
+	l.exchanging = true
+	ctx := context.WithoutCancel(l.work)
+	l.wg.Go(func() {
+		began := time.Now()
+		done, err := l.Source.Exchange(ctx, outs, want)
+		l.turns <- exchanged{done, err, began, outs, want}
+	})
+}
+
+// settle takes an exchange's result in.
+func (l *loop) settle(t exchanged) {
+	l.exchanging = false
+	l.report(t)
+	l.claimed(t)
+	l.pace(t)
+}
+
+// report tells the observer what is settled and puts aside what is not.
+func (l *loop) report(t exchanged) {
+	held, lost := keys(t.Held), keys(t.Lost)
+	now := time.Now()
+	for _, out := range t.offered {
+		key := out.key()
+		if held[key] {
+			continue
+		}
+		r := Report{Event: l.events[key], Outcome: out, Lost: lost[key]}
+		delete(l.events, key)
+		l.summary.count(r)
+		if l.Once && out.Status == Pending && !r.Lost && !out.Refund {
+			heap.Push(&l.retries, now.Add(out.Delay))
+		}
+		if l.Observer.Settled != nil {
+			l.Observer.Settled(r)
+		}
+	}
+	l.putBack(t)
+}
+
+// putBack keeps what was not settled: with the next batch when the source was away, on its own when
+// it alone was in the way.
+func (l *loop) putBack(t exchanged) {
+	switch {
+	case len(t.Held) == 0:
+	case t.err != nil:
+		l.finished = append(t.Held, l.finished...)
+		l.lingerUntil = time.Now()
+	default:
+		l.held = append(l.held, t.Held...)
+		l.heldUntil = time.Now().Add(heldDelay)
+	}
+}
+
+func (l *loop) claimed(t exchanged) {
+	until := t.began.Add(l.Lease)
+	for _, ev := range t.Events {
+		l.ready = append(l.ready, leased{ev, until})
+	}
+	if l.stopping {
+		l.releaseReady()
+	}
+}
+
+// pace decides when to ask again.
+func (l *loop) pace(t exchanged) {
+	now := time.Now()
+	if t.err != nil {
+		l.stumble(t.err, now)
+		return
+	}
+	if l.trouble > 0 {
+		l.trouble, l.failure, l.patience = 0, nil, time.Time{}
+		if l.Observer.Recovered != nil {
+			l.Observer.Recovered()
+		}
+	}
+	if t.want.N == 0 {
+		return
+	}
+	l.fresh = false
+	l.idle = t.CameRound && len(t.Events) == 0
+	switch {
+	case !t.CameRound:
+		l.pollAt, l.poll = time.Time{}, minPoll
+	case len(t.Events) > 0:
+		l.pollAt, l.poll = now.Add(minPoll), minPoll
+	default:
+		l.pollAt = now.Add(jittered(l.poll, 0.1, rand.Float64()))
+		l.poll = min(2*l.poll, l.PollInterval)
+	}
+}
+
+// stumble waits longer with every failure in a row.
+func (l *loop) stumble(err error, now time.Time) {
+	if l.trouble == 0 && l.Observer.Trouble != nil {
+		l.Observer.Trouble(err)
+	}
+	l.failure, l.fresh, l.idle = err, true, false
+	l.trouble = min(max(2*l.trouble, minTrouble), maxTrouble)
+	l.troubleAt = now.Add(jittered(l.trouble, 0.1, rand.Float64()))
+	if l.ending() && l.patience.IsZero() {
+		l.patience = now.Add(lastSettles)
+	}
+}
+
+// sleep is how long nothing will happen by itself.
+func (l *loop) sleep() time.Duration {
+	const forever = time.Hour
+	if l.exchanging {
+		return forever
+	}
+	wait := forever
+	until := func(t time.Time) { wait = min(wait, time.Until(t)) }
+	if len(l.finished) > 0 {
+		until(l.lingerUntil)
+	}
+	if len(l.held) > 0 {
+		until(l.heldUntil)
+	}
+	if l.room() > 0 && len(l.ready) == 0 && l.sending < l.Parallel {
+		until(l.pollAt)
+	}
+	if l.idle && len(l.retries) > 0 {
+		until(l.retries[0])
+	}
+	if wait < forever {
+		wait = max(wait, time.Until(l.troubleAt))
+	}
+	return max(wait, 0)
+}
+
+// stop ends claiming and gives back what is unsent.
+func (l *loop) stop() {
+	l.stopping = true
+	l.patience = time.Now().Add(lastSettles)
+	l.releaseReady()
+}
+
+func (l *loop) releaseReady() {
+	for _, ev := range l.ready {
+		l.conclude(ev.Event, release(ev.Event))
+	}
+	l.ready = nil
+}
+
+// done reports whether the run is over.
+func (l *loop) done() bool {
+	busy := l.exchanging || l.sending > 0
+	undone := len(l.ready) + len(l.finished) + len(l.held)
+	switch {
+	case busy:
+		return false
+	case l.failure != nil && l.ending() && (undone == 0 || time.Now().After(l.patience)):
+		l.giveUp(undone)
+		return true
+	case undone > 0:
+		return false
+	case l.stopping:
+		return true
+	case l.MaxEvents > 0 && l.summary.sent >= l.MaxEvents:
+		return true
+	}
+	return l.Once && l.idle && !l.awaited()
+}
+
+// ending reports whether the loop will not wait for a source that is away.
+func (l *loop) ending() bool { return l.stopping || l.Once }
+
+// giveUp leaves what is undone to the leases: they lapse. A stop with nothing undone is a clean one,
+// whatever the source's state.
+func (l *loop) giveUp(undone int) {
+	switch {
+	case undone > 0:
+		l.failure = fmt.Errorf("%d results not written, their events will be sent again: %w", undone, l.failure)
+	case l.stopping:
+		l.failure = nil
+	}
+}
+
+// awaited reports whether a retry of this run is due soon enough to stay for.
+func (l *loop) awaited() bool {
+	now := time.Now()
+	for len(l.retries) > 0 && now.After(l.retries[0]) {
+		heap.Pop(&l.retries)
+		l.pollAt, l.idle = time.Time{}, false // look for it once more
+	}
+	return !l.idle || len(l.retries) > 0 && l.retries[0].Sub(now) <= l.Wait
+}
+
+// kill cuts deliveries off and settles what is known, without much patience.
+func (l *loop) kill() {
+	l.cut()
+	giveUp := time.After(killWait)
+	for l.sending > 0 || l.exchanging || len(l.finished) > 0 {
+		l.exchange()
+		select {
+		case r := <-l.results:
+			l.finish(r)
+		case t := <-l.turns:
+			l.settle(t)
+		case <-giveUp:
+			l.giveUp(l.sending + len(l.finished))
+			return
+		}
+	}
+}
+
+// dueTimes is a heap, the earliest first.
+type dueTimes []time.Time
+
+func (h dueTimes) Len() int           { return len(h) }
+func (h dueTimes) Less(i, j int) bool { return h[i].Before(h[j]) }
+func (h dueTimes) Swap(i, j int)      { h[i], h[j] = h[j], h[i] }
+func (h *dueTimes) Push(x any)        { *h = append(*h, x.(time.Time)) }
+func (h *dueTimes) Pop() any {
+	old := *h
+	last := old[len(old)-1]
+	*h = old[:len(old)-1]
+	return last
+}

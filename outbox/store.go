@@ -1,0 +1,61 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// Store is the outbox in one schema of one database. It is safe for concurrent use.
+type Store struct {
+	db     *pgxpool.Pool
+	schema string // quoted
+}
+
+// NewStore returns the store in the schema of that raw name. It does not connect.
+func NewStore(db *pgxpool.Pool, schema string) *Store {
+	return &Store{db: db, schema: pgx.Identifier{schema}.Sanitize()}
+}
+
+// The statements name their tables as {schema}.outbox; sql puts the one sanitised identifier in.
+func (s *Store) sql(text string) string {
+	return strings.ReplaceAll(text, "{schema}", s.schema)
+}
+
+// beginSQL and localSQL open every transaction. READ COMMITTED, because skip locked under a
+// stricter level still raises serialization failures; a search path that no producer can write to,
+// so that nobody's function or table is taken for PostgreSQL's or ours; and timeouts of our own,
+// whatever the role's are.
+const (
+	beginSQL = `begin isolation level read committed read write`
+	localSQL = `
+select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+       pg_catalog.set_config('statement_timeout', $1, true),
+       pg_catalog.set_config('lock_timeout', $2, true),
+       pg_catalog.set_config('idle_in_transaction_session_timeout', '60s', true)`
+	commitSQL = `commit`
+)
+
+// limits are the timeouts of one transaction.
+type limits struct {
+	statement time.Duration
+	lock      time.Duration
+}
+
+func (l limits) args() []any {
+	return []any{fmt.Sprintf("%dms", l.statement.Milliseconds()), fmt.Sprintf("%dms", l.lock.Milliseconds())}
+}
+
+// inTx runs f in a transaction with the project's settings and commits it.
+func (s *Store) inTx(ctx context.Context, l limits, f func(tx pgx.Tx) error) error {
+	return pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{BeginQuery: beginSQL}, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, localSQL, l.args()...); err != nil {
+			return err
+		}
+		return f(tx)
+	})
+}
