@@ -3,6 +3,7 @@ package outboxtest
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/url"
 	"os"
@@ -13,8 +14,6 @@ import (
 	"sync"
 	"syscall"
 	"time"
-
-	"math/rand/v2"
 )
 
 // patience is how long a start or stop may take on a busy machine.
@@ -36,10 +35,14 @@ type Cluster struct {
 	port   int
 	as     *syscall.SysProcAttr
 	guard  *watchdog
-	server *exec.Cmd
-	exited chan struct{} // closed when server has ended
+	server *exec.Cmd // nil = not running
+	life   *os.File  // ends when the last of the server's processes does
 	close  sync.Once
 }
+
+// alive holds the clusters that are not closed. Were one collected as garbage, the pipe to its
+// watchdog would be closed with it, which means that this process is gone.
+var alive sync.Map
 
 // Start makes a cluster and starts it.
 func Start(opts Options) (*Cluster, error) {
@@ -60,6 +63,7 @@ func Start(opts Options) (*Cluster, error) {
 		os.RemoveAll(dir)
 		return nil, err
 	}
+	alive.Store(c, nil)
 	if err := c.create(owner); err != nil {
 		c.Close()
 		return nil, err
@@ -145,29 +149,31 @@ func onOff(on bool) string {
 	return "off"
 }
 
-// start starts the server and returns when it takes connections.
+// start starts the server and returns when it takes connections. No goroutine waits for its end, so
+// that tests may look for goroutines that leak.
 func (c *Cluster) start() error {
 	log, err := os.OpenFile(c.LogFile(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {
 		return err
 	}
 	defer log.Close()
+	life, held, err := os.Pipe()
+	if err != nil {
+		return err
+	}
+	defer held.Close()
 	server := c.command("postgres", "-D", c.data())
 	server.Stdout, server.Stderr = log, log
+	server.ExtraFiles = []*os.File{held} // its children inherit it
 	if err := server.Start(); err != nil {
+		life.Close()
 		return fmt.Errorf("start postgres: %w", err)
 	}
-	exited := make(chan struct{})
-	c.server, c.exited = server, exited
+	held.Close() // from here on the server alone holds it
+	c.server, c.life = server, life
 	c.guard.started(server.Process.Pid)
-	go func() {
-		server.Wait() // its state says nothing that its log does not say better
-		c.guard.ended()
-		close(exited)
-	}()
 	if err := c.ready(); err != nil {
-		c.end(syscall.SIGQUIT)
-		return fmt.Errorf("%w: %s", err, c.lastLog())
+		return fmt.Errorf("%w: %s", errors.Join(err, c.end(syscall.SIGQUIT)), c.lastLog())
 	}
 	return nil
 }
@@ -175,21 +181,25 @@ func (c *Cluster) start() error {
 // ready waits until the server's own pid file says that it is ready. A connection would not do:
 // on a port lost to someone else, someone else would answer.
 func (c *Cluster) ready() error {
-	deadline := time.After(patience)
-	for {
+	pid := strconv.Itoa(c.server.Process.Pid)
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); {
 		text, _ := os.ReadFile(filepath.Join(c.data(), "postmaster.pid"))
 		lines := strings.Split(string(text), "\n")
-		if len(lines) > 7 && lines[0] == strconv.Itoa(c.server.Process.Pid) && strings.TrimSpace(lines[7]) == "ready" {
+		if len(lines) > 7 && lines[0] == pid && strings.TrimSpace(lines[7]) == "ready" {
 			return nil
 		}
-		select {
-		case <-c.exited:
+		if c.gone(10 * time.Millisecond) {
 			return errors.New("postgres ended at its start")
-		case <-deadline:
-			return fmt.Errorf("postgres not ready after %s", patience)
-		case <-time.After(10 * time.Millisecond):
 		}
 	}
+	return fmt.Errorf("postgres not ready after %s", patience)
+}
+
+// gone waits up to d for the server's end and reports whether it has come.
+func (c *Cluster) gone(d time.Duration) bool {
+	c.life.SetReadDeadline(time.Now().Add(d))
+	_, err := c.life.Read(make([]byte, 1))
+	return !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 // URL returns the URL of one of the cluster's databases, for its superuser.
@@ -229,25 +239,20 @@ func (c *Cluster) Restart() error {
 	if err := c.end(syscall.SIGINT); err != nil {
 		return err
 	}
-	// After a kill, the old backends hold the shared memory until they notice.
-	deadline := time.Now().Add(patience)
-	for {
-		err := c.start()
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-		time.Sleep(50 * time.Millisecond)
-	}
+	return c.start()
 }
 
 // Close stops the server and removes its data. It need not be called: the process's end does it.
 func (c *Cluster) Close() error {
 	var err error
-	c.close.Do(func() { err = errors.Join(c.end(syscall.SIGQUIT), c.guard.dismiss()) })
+	c.close.Do(func() {
+		err = errors.Join(c.end(syscall.SIGQUIT), c.guard.dismiss())
+		alive.Delete(c)
+	})
 	return err
 }
 
-// end sends a signal to the server and waits until it is gone.
+// end sends a signal to the server and waits until it and its backends are gone.
 func (c *Cluster) end(signal syscall.Signal) error {
 	if c.server == nil {
 		return nil
@@ -255,12 +260,13 @@ func (c *Cluster) end(signal syscall.Signal) error {
 	if err := c.server.Process.Signal(signal); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return err
 	}
-	select {
-	case <-c.exited:
-		return nil
-	case <-time.After(patience):
+	if !c.gone(patience) {
 		return fmt.Errorf("postgres still runs %s after %s", patience, signal)
 	}
+	c.server.Wait() // its state says nothing that its log does not say better
+	c.guard.ended()
+	c.server = nil
+	return c.life.Close()
 }
 
 func (c *Cluster) data() string { return filepath.Join(c.dir, "data") }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -117,6 +118,22 @@ func TestCloseLeavesNothing(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Dir(c.LogFile())); !os.IsNotExist(err) {
 		t.Errorf("the folder is still there: %v", err)
+	}
+}
+
+// Who keeps only the URL still has a cluster.
+func TestClusterSurvivesGarbageCollection(t *testing.T) {
+	t.Parallel()
+	c, err := outboxtest.Start(outboxtest.Options{}) // closed by the process's end
+	if err != nil {
+		t.Fatal(err)
+	}
+	url := c.URL("postgres")
+	for range 3 {
+		runtime.GC()
+	}
+	if _, err := ask(url, `select ''`); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -4,13 +4,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"sync"
 	"syscall"
 )
 
 // watchScript reads the server's pid, or an empty line when it has ended, until we are gone, even
 // by kill -9. Then it stops the server, if one runs, and removes the folder. The pid cannot be
-// another's: we have not said that the server ended, so it was running when we last could tell.
+// another's: it is the server's until we, its parent, have taken note of its end.
 const watchScript = `
 trap '' INT TERM HUP
 pid=
@@ -22,12 +21,10 @@ if [ -n "$pid" ]; then
   kill -KILL "$pid"
 fi
 rm -rf "$1"
-rm -rf "$1"
 `
 
 // watchdog is a process that cleans up after this one.
 type watchdog struct {
-	mu  sync.Mutex
 	in  *os.File // ends when this process does: nobody else holds it open
 	cmd *exec.Cmd
 }
@@ -50,20 +47,12 @@ func watch(dir string) (*watchdog, error) {
 	return &watchdog{in: w, cmd: cmd}, nil
 }
 
-func (w *watchdog) started(pid int) { w.say(fmt.Sprintln(pid)) }
-func (w *watchdog) ended()          { w.say("\n") }
-
-// say tells the watchdog something. It may be gone only if it was dismissed or killed.
-func (w *watchdog) say(line string) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.in.WriteString(line)
-}
+// started and ended tell it about the server. A watchdog that someone killed cannot be told.
+func (w *watchdog) started(pid int) { fmt.Fprintln(w.in, pid) }
+func (w *watchdog) ended()          { fmt.Fprintln(w.in) }
 
 // dismiss lets the watchdog do its work now.
 func (w *watchdog) dismiss() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	w.in.Close()
 	return w.cmd.Wait()
 }
