@@ -114,7 +114,7 @@ with t as (
 	  join pg_namespace n on n.oid = c.relnamespace
 	 where n.nspname = @schema
 	   and c.relname = any (@tables::text[]))
-select 1 as place, 0 as n, 'table ' || relname as name,
+select 1 as place, 0 as n, ('table ' || relname) collate "C" as name,
        case when relkind = 'r' then 'table' else 'kind ' || relkind::text end
        || case when relpersistence = 'p' then '' else ', not logged' end
        || coalesce(' with ' || (select string_agg(o, ', ' order by o) from unnest(reloptions) o), '') as definition
