@@ -216,7 +216,7 @@ func (l *loop) room() int {
 	}
 	n := l.BatchSize - len(l.ready) - l.sending - len(l.held)
 	if l.MaxEvents > 0 {
-		n = min(n, l.MaxEvents-l.summary.sent-len(l.ready))
+		n = min(n, l.MaxEvents-l.summary.Sent-len(l.ready))
 	}
 	return max(n, 0)
 }
@@ -239,7 +239,7 @@ func (l *loop) send() {
 			continue
 		}
 		l.sending++
-		l.summary.sent++
+		l.summary.Sent++
 		l.jobs <- ev // has room for all deliverers
 	}
 	l.ready = l.ready[:copy(l.ready, l.ready[sent:])]
@@ -488,7 +488,7 @@ func (l *loop) done() bool {
 		return false
 	case l.stopping:
 		return true
-	case l.MaxEvents > 0 && l.summary.sent >= l.MaxEvents:
+	case l.MaxEvents > 0 && l.summary.Sent >= l.MaxEvents:
 		return true
 	}
 	return l.Once && l.idle && !l.awaited()

@@ -201,16 +201,10 @@ select v.id, v.lease
     or exists (select from {schema}.outbox o where o.id = v.id and o.status = 'delivered')`
 
 func (q *Queue) claimStatement(want Want) (string, pgx.NamedArgs) {
-	args := pgx.NamedArgs{
-		"destination":  q.o.Destination,
-		"lease":        newLease(q.o.Worker),
-		"duration":     q.o.Lease.Microseconds(),
-		"want":         want.N,
-		"max_attempts": q.o.MaxAttempts,
-		"types":        likePatterns(q.o.Only.EventTypes),
-		"not_types":    likePatterns(q.o.Only.ExcludeEventTypes),
-		"only_tenants": q.o.Only.Tenants,
-	}
+	args := q.o.Only.args()
+	args["destination"], args["want"] = q.o.Destination, want.N
+	args["lease"], args["duration"] = newLease(q.o.Worker), q.o.Lease.Microseconds()
+	args["max_attempts"] = q.o.MaxAttempts
 	if q.walk.next(want.Fresh) {
 		args["from"], args["visits"] = q.walk.from, maxVisits
 		return q.fullSQL, args

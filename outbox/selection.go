@@ -1,6 +1,10 @@
 package outbox
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
 
 // Selection narrows a queue. The zero value takes every event.
 type Selection struct {
@@ -26,6 +30,15 @@ func (s Selection) narrow(sql string) string {
 		return strings.Replace(sql, "/*only*/", "", 1)
 	}
 	return strings.Replace(sql, "/*only*/", narrowSQL, 1)
+}
+
+// args are the values of narrowSQL.
+func (s Selection) args() pgx.NamedArgs {
+	return pgx.NamedArgs{
+		"types":        likePatterns(s.EventTypes),
+		"not_types":    likePatterns(s.ExcludeEventTypes),
+		"only_tenants": s.Tenants,
+	}
 }
 
 // likePatterns turns globs into patterns of LIKE: * is any run of characters, all else is itself.

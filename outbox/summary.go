@@ -7,6 +7,7 @@ import (
 
 // Summary is what a run did.
 type Summary struct {
+	Sent      int // calls of the sink
 	Delivered int
 	Retried   int // attempts that failed and will be made again
 	Failed    int // events whose attempts are spent
@@ -16,7 +17,6 @@ type Summary struct {
 	Took      time.Duration
 	Latency   Histogram // of the deliveries that succeeded
 
-	sent  int // calls of the sink
 	began time.Time
 }
 

@@ -1,0 +1,178 @@
+// Package commands is outboxctl's command line and its composition root: cobra, flags,
+// configuration and words for people live here and nowhere else. One file per command.
+package commands
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+)
+
+// Process is what the operating system gives a program: everything a command may touch of it.
+type Process struct {
+	Args    []string
+	In      io.Reader
+	Out     io.Writer // results
+	Err     io.Writer // everything else
+	Getenv  func(string) string
+	Signals <-chan os.Signal // SIGINT, SIGTERM: stop; again: stop now; SIGHUP: read secrets again
+	Build   Build
+}
+
+// Build says which outboxctl this is.
+type Build struct{ Version, Commit, Date string }
+
+// Main runs one command line and returns its exit code; see exit.go for what the codes mean.
+func Main(p Process) int {
+	a := &app{Process: p}
+	stop, cancel := a.watchSignals()
+	defer cancel()
+	root := newRoot(a)
+	root.SetArgs(p.Args)
+	root.SetIn(p.In)
+	root.SetOut(p.Out)
+	root.SetErr(p.Err)
+	return a.exitCode(stop, root.ExecuteContext(stop))
+}
+
+// app is what every command shares: the process, the global flags and the two stop contexts.
+type app struct {
+	Process
+	global globalOptions
+	kill   context.Context // done at the second signal; a command that drains stops at once then
+	hangup chan struct{}   // SIGHUP
+}
+
+// globalOptions are the flags that every command understands.
+type globalOptions struct {
+	databaseURL string
+	schema      string
+	output      string
+	logFormat   string
+	logLevel    string
+	color       string
+	noProgress  bool
+	yes         bool
+	workerID    string
+
+	databaseFrom string // where databaseURL came from, for messages
+}
+
+func (o *globalOptions) flags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.databaseURL, "database-url", "", "PostgreSQL `URL` (better in DATABASE_URL: a flag is visible to others)")
+	fs.StringVar(&o.schema, "schema", "public", "`schema` of the outbox, as its raw name")
+	fs.StringVarP(&o.output, "output", "o", "table", "`format` of results: table or json")
+	fs.StringVar(&o.logFormat, "log-format", "text", "`format` of log lines: text or json")
+	fs.StringVar(&o.logLevel, "log-level", "info", "least `level` to log: debug, info, warn or error")
+	fs.StringVar(&o.color, "color", "auto", "`when` to use colours: auto, always or never")
+	fs.BoolVar(&o.noProgress, "no-progress", false, "no progress bars")
+	fs.BoolVar(&o.yes, "yes", false, "answer yes to every question")
+	fs.StringVar(&o.workerID, "worker-id", "", "`name` of this worker in logs and leases (default: the host's name)")
+}
+
+func newRoot(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "outboxctl",
+		Short: "run a transactional outbox on PostgreSQL",
+		Long: `outboxctl runs a transactional outbox on PostgreSQL: it creates the table, delivers
+the events that your transactions commit to it, and helps on the day when a
+receiver is down.
+
+Every flag --some-flag can be given as OUTBOXCTL_SOME_FLAG. The database comes
+from --database-url, OUTBOXCTL_DATABASE_URL, DATABASE_URL, DB_URL, or libpq's
+PG* variables, in this order.`,
+		Example: `  export DATABASE_URL=postgres://app@localhost/app
+  outboxctl migrate
+  outboxctl dispatch --to https://example.com/hooks
+  outboxctl stats`,
+		Args:          cobra.NoArgs,
+		SilenceErrors: true,
+		SilenceUsage:  true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			return a.prepare(cmd)
+		},
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.CompletionOptions.HiddenDefaultCmd = false
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage(err, "run: "+cmd.CommandPath()+" --help")
+	})
+	a.global.flags(root.PersistentFlags())
+	root.AddCommand(newMigrate(a), newDispatch(a), newStats(a), newVersion(a))
+	return root
+}
+
+// prepare fills the flags from the environment and checks what all commands share.
+func (a *app) prepare(cmd *cobra.Command) error {
+	if err := fillFromEnvironment(cmd.Flags(), a.Getenv); err != nil {
+		return err
+	}
+	a.findDatabase(cmd.Flags())
+	switch a.global.output {
+	case "table", "json":
+	default:
+		return usage(fmt.Errorf("--output %q: want table or json", a.global.output), "")
+	}
+	if a.global.schema == "" {
+		return usage(fmt.Errorf("--schema is empty: give the schema's name"), "")
+	}
+	return a.checkLogging()
+}
+
+// watchSignals turns the first SIGINT or SIGTERM into the end of the returned context and the
+// second into the end of a.kill, whose cause carries the exit code.
+func (a *app) watchSignals() (context.Context, context.CancelFunc) {
+	stop, cancelStop := context.WithCancelCause(context.Background())
+	kill, cancelKill := context.WithCancelCause(context.Background())
+	done := make(chan struct{})
+	a.kill, a.hangup = kill, make(chan struct{}, 1)
+	go func() {
+		for {
+			select {
+			case <-done:
+				return
+			case s := <-a.Signals:
+				switch {
+				case isHangup(s):
+					offer(a.hangup)
+				case stop.Err() == nil:
+					cancelStop(stopped{s})
+				default:
+					cancelKill(stopped{s})
+				}
+			}
+		}
+	}()
+	return stop, func() { close(done); cancelStop(nil); cancelKill(nil) }
+}
+
+// offer tells a listener, unless it has been told and has not looked yet.
+func offer(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// terminal reports whether f is one.
+func terminal(f any) bool {
+	file, ok := f.(*os.File)
+	return ok && term.IsTerminal(int(file.Fd()))
+}
+
+// version is what this binary calls itself.
+func (a *app) version() string {
+	if v := a.Build.Version; v != "" && v != "dev" {
+		return v
+	}
+	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
+		return info.Main.Version
+	}
+	return "dev"
+}

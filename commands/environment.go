@@ -1,0 +1,67 @@
+package commands
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// noTwin names the flags that select or consent: an environment variable left over from
+// yesterday must not choose events or agree to anything.
+var noTwin = map[string]bool{
+	"help": true, "all": true, "yes": true, "id": true, "key": true, "status": true, "older-than": true,
+	"event-type": true, "exclude-event-type": true, "topic": true, "tenant": true, "aggregate": true,
+	"destination": true, "since": true, "until": true, "error-kind": true, "error-code": true,
+	"dry-run": true, "reason": true, "database-url": true,
+}
+
+// aliases are further names in the environment, accepted after OUTBOXCTL_….
+var aliases = map[string]string{
+	"to":              "WEBHOOK_URL",
+	"batch-size":      "BATCH_SIZE",
+	"max-attempts":    "MAX_ATTEMPTS",
+	"poll-interval":   "POLL_INTERVAL",
+	"request-timeout": "REQUEST_TIMEOUT",
+	"parallel":        "PARALLEL_SENDS",
+}
+
+// fillFromEnvironment sets every flag that the command line did not set and the environment does.
+func fillFromEnvironment(fs *pflag.FlagSet, getenv func(string) string) error {
+	var bad error
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Changed || noTwin[f.Name] || bad != nil {
+			return
+		}
+		for _, name := range []string{twin(f.Name), aliases[f.Name]} {
+			if name == "" || getenv(name) == "" {
+				continue
+			}
+			if err := fs.Set(f.Name, getenv(name)); err != nil {
+				bad = usage(fmt.Errorf("%s: not a valid value for --%s", name, f.Name), "")
+			}
+			return
+		}
+	})
+	return bad
+}
+
+// twin is the name of a flag in the environment.
+func twin(flag string) string {
+	return "OUTBOXCTL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
+}
+
+// findDatabase fills the database URL by precedence; "" leaves it to libpq's PG* variables.
+func (a *app) findDatabase(fs *pflag.FlagSet) {
+	if fs.Changed("database-url") {
+		a.global.databaseFrom = "--database-url"
+		return
+	}
+	for _, name := range []string{"OUTBOXCTL_DATABASE_URL", "DATABASE_URL", "DB_URL"} {
+		if v := a.Getenv(name); v != "" {
+			a.global.databaseURL, a.global.databaseFrom = v, name
+			return
+		}
+	}
+	a.global.databaseFrom = "the PG* variables"
+}

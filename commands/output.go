@@ -1,0 +1,150 @@
+package commands
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"time"
+
+	"github.com/lmittmann/tint"
+	"github.com/olekukonko/tablewriter"
+	"github.com/olekukonko/tablewriter/renderer"
+	"github.com/olekukonko/tablewriter/tw"
+	"github.com/spf13/cobra"
+)
+
+// printJSON writes one document; its keys are an interface, unlike the tables.
+func (a *app) printJSON(v any) error {
+	enc := json.NewEncoder(a.Out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}
+
+// printTable writes rows for eyes. Columns whose index is in right are numbers.
+func (a *app) printTable(head []string, rows [][]string, right ...int) error {
+	align := make([]tw.Align, len(head))
+	for i := range align {
+		align[i] = tw.AlignLeft
+	}
+	for _, i := range right {
+		align[i] = tw.AlignRight
+	}
+	table := tablewriter.NewTable(a.Out,
+		tablewriter.WithRenderer(renderer.NewBlueprint(tw.Rendition{
+			Borders: tw.BorderNone,
+			Settings: tw.Settings{
+				Separators: tw.Separators{BetweenColumns: tw.Off, BetweenRows: tw.Off},
+				Lines:      tw.LinesNone,
+			},
+		})),
+		tablewriter.WithHeaderAutoFormat(tw.Off),
+		tablewriter.WithHeaderAutoWrap(tw.WrapNone),
+		tablewriter.WithRowAutoWrap(tw.WrapNone),
+		tablewriter.WithHeaderAlignmentConfig(tw.CellAlignment{PerColumn: align}),
+		tablewriter.WithRowAlignmentConfig(tw.CellAlignment{PerColumn: align}),
+		tablewriter.WithPadding(tw.Padding{Left: "", Right: "  ", Overwrite: true}),
+		tablewriter.WithTrimSpace(tw.Off),
+	)
+	table.Header(head)
+	if err := table.Bulk(rows); err != nil {
+		return fmt.Errorf("table: %w", err)
+	}
+	if err := table.Render(); err != nil {
+		return fmt.Errorf("table: %w", err)
+	}
+	return nil
+}
+
+// checkLogging refuses unknown formats and levels before anything runs.
+func (a *app) checkLogging() error {
+	switch a.global.logFormat {
+	case "text", "json":
+	default:
+		return usage(fmt.Errorf("--log-format %q: want text or json", a.global.logFormat), "")
+	}
+	switch a.global.color {
+	case "auto", "always", "never":
+	default:
+		return usage(fmt.Errorf("--color %q: want auto, always or never", a.global.color), "")
+	}
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(a.global.logLevel)); err != nil {
+		return usage(fmt.Errorf("--log-level %q: want debug, info, warn or error", a.global.logLevel), "")
+	}
+	return nil
+}
+
+// logger writes to w, which leads to stderr: coloured text on a terminal, key=value text elsewhere,
+// or JSON.
+func (a *app) logger(w io.Writer) *slog.Logger {
+	var level slog.Level
+	_ = level.UnmarshalText([]byte(a.global.logLevel)) // checked by checkLogging
+	switch {
+	case a.global.logFormat == "json":
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+	case terminal(a.Err) || a.global.color == "always":
+		return slog.New(tint.NewHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !a.colored()}))
+	}
+	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// colored reports whether stderr takes colours.
+func (a *app) colored() bool {
+	switch a.global.color {
+	case "always":
+		return true
+	case "never":
+		return false
+	}
+	return a.Getenv("NO_COLOR") == "" && a.Getenv("TERM") != "dumb" && terminal(a.Err)
+}
+
+// oneLine folds an error's text, so that one error is one line.
+func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+
+// age prints a duration the way a person says it: 4s, 3m12s, 5h02m, 12d4h.
+func age(d time.Duration) string {
+	d = d.Round(time.Second)
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%dm%02ds", int(d.Minutes()), int(d.Seconds())%60)
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh%02dm", int(d.Hours()), int(d.Minutes())%60)
+	}
+	return fmt.Sprintf("%dd%dh", int(d.Hours())/24, int(d.Hours())%24)
+}
+
+// thousands prints a count with separators: 1,234,567.
+func thousands(n int64) string {
+	s := fmt.Sprint(n)
+	start := len(s) % 3
+	var parts []string
+	if start > 0 {
+		parts = append(parts, s[:start])
+	}
+	for i := start; i < len(s); i += 3 {
+		parts = append(parts, s[i:i+3])
+	}
+	return strings.Join(parts, ",")
+}
+
+func newVersion(a *app) *cobra.Command {
+	return &cobra.Command{
+		Use:   "version",
+		Short: "print the version of this binary",
+		Args:  cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error {
+			if a.global.output == "json" {
+				return a.printJSON(map[string]string{"schema": "outboxctl.version/v1",
+					"version": a.version(), "commit": a.Build.Commit, "date": a.Build.Date})
+			}
+			_, err := fmt.Fprintln(a.Out, "outboxctl", a.version())
+			return err
+		},
+	}
+}
