@@ -1,0 +1,43 @@
+package webhook
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"net/http"
+	"time"
+
+	"code.dny.dev/ssrf"
+)
+
+// The limits of a connection.
+const (
+	maxAnswerHeader = 64 << 10
+	idleTimeout     = 30 * time.Second // below what most receivers allow, so that few close first
+	pingAfter       = 10 * time.Second // of silence on an HTTP/2 connection with a request open
+	pingTimeout     = 5 * time.Second
+)
+
+// newTransport makes the transport of one destination. Proxy variables do not count, nothing is
+// unpacked (a small answer may unpack to gigabytes), and an HTTP/2 connection that went dead is
+// found by pings in pingAfter + pingTimeout.
+func newTransport(c Config, conf *tls.Config, guard *ssrf.Guardian) *http.Transport {
+	dialer := &net.Dialer{Timeout: c.Timeout, Control: control(guard)}
+	return &http.Transport{
+		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
+			nc, err := dialer.DialContext(ctx, network, address)
+			if err != nil {
+				return nil, err
+			}
+			return &conn{Conn: nc}, nil
+		},
+		TLSClientConfig:        conf,
+		TLSHandshakeTimeout:    c.Timeout,
+		MaxIdleConnsPerHost:    c.Parallel,
+		IdleConnTimeout:        idleTimeout,
+		MaxResponseHeaderBytes: maxAnswerHeader,
+		DisableCompression:     true,
+		ForceAttemptHTTP2:      true,
+		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+}
