@@ -35,7 +35,7 @@ type Exchanged struct {
 
 // Report tells an observer what became of one attempt, once that is settled or lost.
 type Report struct {
-	Event   Event
+	Event   *Event
 	Outcome Outcome
 	Lost    bool // another worker took the event over; the outcome changed nothing
 }
@@ -95,14 +95,8 @@ func (d *Dispatcher) Run(stop, kill context.Context) (Summary, error) {
 
 // leased is an event with the end of its lease on our own monotonic clock.
 type leased struct {
-	Event
+	*Event
 	until time.Time
-}
-
-// result is what a delivery sends back to the loop.
-type result struct {
-	event   Event
-	outcome Outcome
 }
 
 // exchanged is what an exchange sends back to the loop.
@@ -119,15 +113,14 @@ type loop struct {
 	*Dispatcher
 	summary Summary
 
-	ready    []leased           // claimed, not sent
-	sending  int                // being sent
-	finished []Outcome          // to be settled
-	held     []Outcome          // to be settled, but locked by somebody: offered on their own
-	events   map[claimKey]Event // of these and of the ones being settled
-	retries  dueTimes           // of this run, with Once
+	ready    []leased  // claimed, not sent
+	sending  int       // being sent
+	finished []Outcome // to be settled
+	held     []Outcome // to be settled, but locked by somebody: offered on their own
+	retries  dueTimes  // of this run, with Once
 
 	jobs    chan leased
-	results chan result
+	results chan Outcome
 	turns   chan exchanged
 	wg      sync.WaitGroup
 	work    context.Context // of deliveries; ends when they are cut off
@@ -151,9 +144,8 @@ type loop struct {
 func newLoop(d *Dispatcher, stop context.Context) *loop {
 	l := &loop{
 		Dispatcher: d,
-		events:     make(map[claimKey]Event, d.BatchSize),
 		jobs:       make(chan leased, d.Parallel),
-		results:    make(chan result, d.Parallel),
+		results:    make(chan Outcome, d.Parallel),
 		turns:      make(chan exchanged, 1),
 		poll:       minPoll,
 		fresh:      true,
@@ -188,8 +180,8 @@ func (l *loop) run(stop, kill context.Context) error {
 		}
 		timer.Reset(l.sleep())
 		select {
-		case r := <-l.results:
-			l.finish(r)
+		case out := <-l.results:
+			l.finish(out)
 			l.drainResults()
 		case t := <-l.turns:
 			l.settle(t)
@@ -231,18 +223,18 @@ func (l *loop) send() {
 		}
 		sent++
 		if out, never := l.Policy.unsendable(ev.Event); never {
-			l.conclude(ev.Event, out)
+			l.conclude(out)
 			continue
 		}
 		if time.Until(ev.until) < l.RequestTimeout+leaseMargin {
-			l.conclude(ev.Event, release(ev.Event))
+			l.conclude(release(ev.Event))
 			continue
 		}
 		l.sending++
 		l.summary.Sent++
 		l.jobs <- ev // has room for all deliverers
 	}
-	l.ready = l.ready[:copy(l.ready, l.ready[sent:])]
+	l.ready = l.ready[sent:]
 }
 
 // deliverAll is a deliverer: it sends one event after the other.
@@ -253,7 +245,7 @@ func (l *loop) deliverAll() {
 }
 
 // deliver sends one event and decides what became of it. The request ends before the lease does.
-func (l *loop) deliver(ev leased) result {
+func (l *loop) deliver(ev leased) Outcome {
 	began := time.Now()
 	deadline := began.Add(l.RequestTimeout)
 	if last := ev.until.Add(-leaseMargin / 2); deadline.After(last) {
@@ -261,26 +253,26 @@ func (l *loop) deliver(ev leased) result {
 	}
 	ctx, cancel := context.WithDeadline(l.work, deadline)
 	defer cancel()
-	receipt, err := l.Sink.Deliver(ctx, ev.Event)
+	receipt, err := l.Sink.Deliver(ctx, *ev.Event)
 	out := l.Policy.Decide(ev.Event, receipt, err)
 	if err != nil && l.work.Err() != nil && errors.Is(err, context.Canceled) {
 		out = cutOff(ev.Event)
 	}
 	out.Latency = time.Since(began)
-	return result{ev.Event, out}
+	return out
 }
 
-func (l *loop) finish(r result) {
+func (l *loop) finish(out Outcome) {
 	l.sending--
-	l.conclude(r.event, r.outcome)
+	l.conclude(out)
 }
 
 // drainResults takes what else has finished, so that the loop turns once for all of them.
 func (l *loop) drainResults() {
 	for range l.Parallel {
 		select {
-		case r := <-l.results:
-			l.finish(r)
+		case out := <-l.results:
+			l.finish(out)
 		default:
 			return
 		}
@@ -288,8 +280,7 @@ func (l *loop) drainResults() {
 }
 
 // conclude puts an outcome in line for the next settle.
-func (l *loop) conclude(ev Event, out Outcome) {
-	l.events[out.key()] = ev
+func (l *loop) conclude(out Outcome) {
 	l.finished = append(l.finished, out)
 	if l.lingerUntil.IsZero() {
 		l.lingerUntil = time.Now().Add(linger)
@@ -351,12 +342,10 @@ func (l *loop) report(t exchanged) {
 	held, lost := keys(t.Held), keys(t.Lost)
 	now := time.Now()
 	for _, out := range t.offered {
-		key := out.key()
-		if held[key] {
+		if held[out.key()] {
 			continue
 		}
-		r := Report{Event: l.events[key], Outcome: out, Lost: lost[key]}
-		delete(l.events, key)
+		r := Report{Event: out.event, Outcome: out, Lost: lost[out.key()]}
 		l.summary.count(r)
 		if l.Once && out.Status == Pending && !r.Lost && !out.Refund {
 			heap.Push(&l.retries, now.Add(out.Delay))
@@ -384,8 +373,8 @@ func (l *loop) putBack(t exchanged) {
 
 func (l *loop) claimed(t exchanged) {
 	until := t.began.Add(l.Lease)
-	for _, ev := range t.Events {
-		l.ready = append(l.ready, leased{ev, until})
+	for i := range t.Events {
+		l.ready = append(l.ready, leased{&t.Events[i], until})
 	}
 	if l.stopping {
 		l.releaseReady()
@@ -469,7 +458,7 @@ func (l *loop) stop() {
 
 func (l *loop) releaseReady() {
 	for _, ev := range l.ready {
-		l.conclude(ev.Event, release(ev.Event))
+		l.conclude(release(ev.Event))
 	}
 	l.ready = nil
 }
@@ -525,8 +514,8 @@ func (l *loop) kill() {
 	for l.sending > 0 || l.exchanging || len(l.finished) > 0 {
 		l.exchange()
 		select {
-		case r := <-l.results:
-			l.finish(r)
+		case out := <-l.results:
+			l.finish(out)
 		case t := <-l.turns:
 			l.settle(t)
 		case <-giveUp:

@@ -51,6 +51,8 @@ type Outcome struct {
 	ErrorKind string
 	ErrorCode int           // also a receipt's code, so that answers can be counted
 	Latency   time.Duration // of the sink's call
+
+	event *Event
 }
 
 // claimKey names one claim of one event: an event whose lease lapsed may come back to the worker
@@ -79,8 +81,8 @@ func keys(outs []Outcome) map[claimKey]bool {
 //
 // A retry waits for max(backoff, what the destination asked for), at most a day. Jitter varies the
 // backoff both ways; upon what the destination asked for it only adds.
-func (p Policy) Decide(ev Event, r Receipt, err error) Outcome {
-	out := Outcome{ID: ev.ID, Lease: ev.Lease}
+func (p Policy) Decide(ev *Event, r Receipt, err error) Outcome {
+	out := Outcome{ID: ev.ID, Lease: ev.Lease, event: ev}
 	if err == nil {
 		out.Status, out.Receipt, out.ErrorCode = Delivered, clean(r.Text), r.Code
 		return out
@@ -137,24 +139,24 @@ func diagnose(err error) *DeliveryError {
 }
 
 // release gives an event back unsent: due at once, its attempt refunded.
-func release(ev Event) Outcome {
-	return Outcome{ID: ev.ID, Lease: ev.Lease, Status: Pending, Refund: true}
+func release(ev *Event) Outcome {
+	return Outcome{ID: ev.ID, Lease: ev.Lease, event: ev, Status: Pending, Refund: true}
 }
 
 // cutOff is a delivery that the shutdown ended: whether it arrived is unknown, so the attempt
 // counts, but it is due at once and never the one that makes the event failed.
-func cutOff(ev Event) Outcome {
-	return Outcome{ID: ev.ID, Lease: ev.Lease, Status: Pending, ErrorKind: KindShutdown,
+func cutOff(ev *Event) Outcome {
+	return Outcome{ID: ev.ID, Lease: ev.Lease, event: ev, Status: Pending, ErrorKind: KindShutdown,
 		Error: "cut off when the dispatcher stopped"}
 }
 
 // bury ends an event that must not be sent; its attempt is given back.
-func bury(ev Event, kind, why string) Outcome {
-	return Outcome{ID: ev.ID, Lease: ev.Lease, Status: DeadLetter, Refund: true, ErrorKind: kind, Error: clean(why)}
+func bury(ev *Event, kind, why string) Outcome {
+	return Outcome{ID: ev.ID, Lease: ev.Lease, event: ev, Status: DeadLetter, Refund: true, ErrorKind: kind, Error: clean(why)}
 }
 
 // unsendable says how an event ends without being sent, if it must.
-func (p Policy) unsendable(ev Event) (Outcome, bool) {
+func (p Policy) unsendable(ev *Event) (Outcome, bool) {
 	switch {
 	case ev.Invalid != "":
 		return bury(ev, KindInvalid, ev.Invalid), true

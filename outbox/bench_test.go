@@ -1,0 +1,319 @@
+package outbox_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/sha256"
+	"encoding/hex"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outboxctl/outboxctl/outbox"
+	"github.com/outboxctl/outboxctl/outbox/outboxtest"
+	"github.com/outboxctl/outboxctl/outbox/sink/webhook"
+)
+
+// The benchmarks report a ratio to a ceiling that is measured in the same run, in turns: absolute
+// figures of one machine say nothing about another. `make bench` runs them.
+
+// load is how many events one measurement moves; OUTBOXCTL_BENCH_EVENTS changes it.
+func load() int {
+	if n, err := strconv.Atoi(os.Getenv("OUTBOXCTL_BENCH_EVENTS")); err == nil {
+		return n
+	}
+	return 100_000
+}
+
+// rounds is how often each side is measured; the medians are compared.
+const rounds = 3
+
+// tuning are the flags that matter for speed.
+type tuning struct{ batch, parallel int }
+
+var (
+	defaults = tuning{batch: 100, parallel: 10}
+	best     = tuning{batch: 1000, parallel: 32}
+)
+
+// BenchmarkNoopSink is the loop alone, against the bare statements of a claim and a settle on the
+// same table.
+func BenchmarkNoopSink(b *testing.B) {
+	for b.Loop() {
+		db := outboxtest.DB(b)
+		compare(b, "sql",
+			func() float64 { return dispatchRate(b, db, load(), best, noop{}) },
+			func() float64 { return sqlRate(b, db, load(), best.batch) })
+	}
+}
+
+// BenchmarkWebhook delivers to a local receiver, against what a plain sender and the bare statements
+// reach when they share the same cores: 1/(1/sender + 1/sql).
+func BenchmarkWebhook(b *testing.B) {
+	for b.Loop() {
+		db, url := outboxtest.DB(b), receiver(b)
+		compare(b, "series",
+			func() float64 { return dispatchRate(b, db, load(), best, newWebhook(b, url, best)) },
+			func() float64 {
+				sender := senderRate(b, url, load(), best.parallel)
+				sql := sqlRate(b, db, load(), best.batch)
+				return 1 / (1/sender + 1/sql)
+			})
+	}
+}
+
+// BenchmarkDefaults delivers with the default flags, against the best ones.
+func BenchmarkDefaults(b *testing.B) {
+	for b.Loop() {
+		db, url := outboxtest.DB(b), receiver(b)
+		compare(b, "best",
+			func() float64 { return dispatchRate(b, db, load(), defaults, newWebhook(b, url, defaults)) },
+			func() float64 { return dispatchRate(b, db, load(), best, newWebhook(b, url, best)) })
+	}
+}
+
+// BenchmarkMillionDelivered delivers beside a million rows that are delivered, against a table
+// without any.
+func BenchmarkMillionDelivered(b *testing.B) {
+	for b.Loop() {
+		full, empty := outboxtest.DB(b), outboxtest.DB(b)
+		exec(b, full, `insert into outbox (aggregate_type, aggregate_id, event_type, payload, status, finished_at)
+			select 'order', i::text, 'order.created', '{"n": 1}', 'delivered', now() - interval '1 hour'
+			  from generate_series(1, 1000000) i`)
+		exec(b, full, `vacuum analyze outbox`)
+		url := receiver(b)
+		compare(b, "empty",
+			func() float64 { return dispatchRate(b, full, load(), best, newWebhook(b, url, best)) },
+			func() float64 { return dispatchRate(b, empty, load(), best, newWebhook(b, url, best)) })
+	}
+}
+
+// BenchmarkCommitToReceipt is the time from a producer's commit to the request at the receiver, with
+// the default flags at 200 events a second.
+func BenchmarkCommitToReceipt(b *testing.B) {
+	const perSecond, seconds = 200, 15
+	for b.Loop() {
+		db := outboxtest.DB(b)
+		var committed sync.Map
+		var mu sync.Mutex
+		var waits []time.Duration
+		arrived := sinkFunc(func(_ context.Context, ev outbox.Event) (outbox.Receipt, error) {
+			now := time.Now()
+			for range 1000 { // the commit's reply may be on its way still
+				if at, ok := committed.Load(ev.AggregateID); ok {
+					mu.Lock()
+					waits = append(waits, now.Sub(at.(time.Time)))
+					mu.Unlock()
+					return outbox.Receipt{}, nil
+				}
+				time.Sleep(50 * time.Microsecond)
+			}
+			return outbox.Receipt{}, nil
+		})
+		d := newDispatcher(db, arrived)
+		d.Once, d.PollInterval = false, 2*time.Second
+		d.Source = queueFor(db, d)
+		stop, cancel := context.WithCancel(b.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { _, _ = d.Run(stop, context.Background()) })
+		tick := time.NewTicker(time.Second / perSecond)
+		for i := range perSecond * seconds {
+			<-tick.C
+			id := strconv.Itoa(i)
+			exec(b, db, `insert into outbox (aggregate_type, aggregate_id, event_type, payload) values ('order', $1, 'order.created', '{}')`, id)
+			committed.Store(id, time.Now())
+		}
+		tick.Stop()
+		time.Sleep(time.Second)
+		cancel()
+		wg.Wait()
+		if len(waits) != perSecond*seconds {
+			b.Fatalf("%d events arrived, want %d", len(waits), perSecond*seconds)
+		}
+		slices.Sort(waits)
+		b.ReportMetric(float64(waits[len(waits)/2].Microseconds())/1000, "p50-ms")
+		b.ReportMetric(float64(waits[len(waits)*99/100].Microseconds())/1000, "p99-ms")
+		b.ReportMetric(0, "ns/op")
+	}
+}
+
+// compare measures both sides in turns and reports the medians and their ratio.
+func compare(b *testing.B, ceiling string, ours, theirs func() float64) {
+	var a, c []float64
+	for range rounds {
+		a, c = append(a, ours()), append(c, theirs())
+	}
+	slices.Sort(a)
+	slices.Sort(c)
+	b.ReportMetric(a[len(a)/2], "events/s")
+	b.ReportMetric(c[len(c)/2], ceiling+"/s")
+	b.ReportMetric(a[len(a)/2]/c[len(c)/2], "ratio")
+	b.ReportMetric(0, "ns/op")
+}
+
+type noop struct{}
+
+func (noop) Deliver(context.Context, outbox.Event) (outbox.Receipt, error) {
+	return outbox.Receipt{}, nil
+}
+
+// fill leaves exactly n due events in a table without dead rows of the round before.
+func fill(b *testing.B, db *pgxpool.Pool, n int) {
+	exec(b, db, `delete from outbox where finished_at > now() - interval '30 minutes'`)
+	exec(b, db, `truncate outbox_attempts, outbox_rollup`)
+	insert(b, db, n)
+	exec(b, db, `vacuum analyze outbox`)
+	exec(b, db, `checkpoint`)
+}
+
+// dispatchRate is how many events a second a dispatcher delivers.
+func dispatchRate(b *testing.B, db *pgxpool.Pool, n int, tune tuning, sink outbox.Sink) float64 {
+	fill(b, db, n)
+	d := newDispatcher(db, sink)
+	d.BatchSize, d.Parallel, d.PollInterval = tune.batch, tune.parallel, 2*time.Second
+	d.Source = queueFor(db, d)
+	began := time.Now()
+	summary, err := d.Run(b.Context(), context.Background())
+	took := time.Since(began)
+	if err != nil || summary.Delivered != n {
+		b.Fatalf("Run() delivered %d of %d: %v", summary.Delivered, n, err)
+	}
+	return float64(n) / took.Seconds()
+}
+
+// The bare statements: the claim and the settle with nothing around them, on one connection.
+const (
+	bareClaimSQL = `
+update outbox o
+   set status = 'in_progress', attempts = o.attempts + 1, lease = 'bench', lease_until = clock_timestamp() + interval '30 seconds',
+       last_attempt_at = clock_timestamp(), updated_at = clock_timestamp()
+ where o.id = any (array (
+   select id from outbox
+    where destination = '' and tenant_id = '' and finished_at is null
+      and coalesce(next_attempt_at, available_at) <= now() and (lease_until is null or lease_until < now())
+    order by coalesce(next_attempt_at, available_at), id
+    limit $1
+      for update skip locked))
+returning o.id, o.payload::text`
+
+	bareSettleSQL = `
+with done as (
+	update outbox o
+	   set status = 'delivered', lease = null, lease_until = null, finished_at = clock_timestamp(), updated_at = clock_timestamp()
+	  from unnest($1::bigint[]) v(id)
+	 where o.id = v.id and o.lease = 'bench'
+	returning o.id, o.destination, o.event_type, o.attempts, o.created_at)
+insert into outbox_rollup as r (minute, worker, destination, event_type, outcome, attempt, n, latency, age)
+select date_trunc('minute', clock_timestamp()), 0, destination, event_type, 'delivered', least(attempts, 20), count(*),
+       interval '0', sum(clock_timestamp() - created_at)
+  from done group by destination, event_type, attempts
+on conflict (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt)
+do update set n = r.n + excluded.n, age = r.age + excluded.age`
+)
+
+// sqlRate is how many events a second the bare statements move.
+func sqlRate(b *testing.B, db *pgxpool.Pool, n, batch int) float64 {
+	fill(b, db, n)
+	conn, err := db.Acquire(b.Context())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer conn.Release()
+	began := time.Now()
+	for moved := 0; moved < n; {
+		rows, err := conn.Query(b.Context(), bareClaimSQL, batch)
+		if err != nil {
+			b.Fatal(err)
+		}
+		var ids []int64
+		var id int64
+		var payload []byte
+		if _, err = pgx.ForEachRow(rows, []any{&id, &payload}, func() error { ids = append(ids, id); return nil }); err != nil {
+			b.Fatal(err)
+		}
+		if _, err := conn.Exec(b.Context(), bareSettleSQL, ids); err != nil {
+			b.Fatal(err)
+		}
+		moved += len(ids)
+	}
+	return float64(n) / time.Since(began).Seconds()
+}
+
+// receiver is a local one that reads what it gets and says 200.
+func receiver(b *testing.B) string {
+	s := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+	}))
+	b.Cleanup(s.Close)
+	return s.URL
+}
+
+const benchSecret = "a-secret-of-more-than-24-bytes"
+
+func newWebhook(b *testing.B, url string, tune tuning) outbox.Sink {
+	s, err := webhook.New(webhook.Config{URL: url, AllowPrivate: true, Secrets: []string{benchSecret}, Parallel: tune.parallel})
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+// senderRate is how many requests a second plain net/http sends: the same body, headers and
+// signatures, the same number at once, and no database.
+func senderRate(b *testing.B, url string, n, parallel int) float64 {
+	client := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: parallel, DisableCompression: true}}
+	defer client.CloseIdleConnections()
+	var left atomic.Int64
+	left.Store(int64(n))
+	var wg sync.WaitGroup
+	began := time.Now()
+	for range parallel {
+		wg.Go(func() {
+			for left.Add(-1) >= 0 {
+				if err := sendPlain(client, url); err != nil {
+					b.Error(err)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	return float64(n) / time.Since(began).Seconds()
+}
+
+func sendPlain(client *http.Client, url string) error {
+	ev := outbox.Event{AggregateType: "order", AggregateID: "1", Type: "order.created", Payload: []byte(`{"n": 1}`)}
+	body := ev.AppendEnvelope(nil, time.Time{})
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return err
+	}
+	mac := hmac.New(sha256.New, []byte(benchSecret))
+	mac.Write(body)
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Signature", "sha256="+hex.EncodeToString(mac.Sum(nil)))
+	req.Header.Set("X-Idempotency-Key", ev.Key.String())
+	if err := webhook.Sign(req.Header, ev.Key.String(), time.Now(), body, benchSecret); err != nil {
+		return err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	return resp.Body.Close()
+}
