@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -82,15 +83,19 @@ func TestUpRefusesImpossibleNames(t *testing.T) {
 // Eight cold starts at once: all succeed, and each migration is applied by one of them.
 func TestUpIsSafeAtOnce(t *testing.T) {
 	t.Parallel()
-	for range 6 {
-		url := outboxtest.Empty(t)
+	url := outboxtest.Empty(t)
+	conns := make([]*pgx.Conn, 8)
+	for i := range conns {
+		conns[i] = connect(t, url)
+	}
+	for round := range 10 {
+		name := fmt.Sprintf(`My-"Schema" %d`, round)
 		var mu sync.Mutex
 		var applied []int
 		var wg sync.WaitGroup
-		for range 8 {
-			conn := connect(t, url)
+		for _, conn := range conns {
 			wg.Go(func() {
-				versions, err := up(migrate.New(conn, `My-"Schema"`))
+				versions, err := up(migrate.New(conn, name))
 				if err != nil {
 					t.Error(err)
 				}
@@ -104,27 +109,29 @@ func TestUpIsSafeAtOnce(t *testing.T) {
 		if !slices.Equal(applied, everyVersion()) {
 			t.Errorf("applied %v, want %v", applied, everyVersion())
 		}
+		verified(t, conns[0], name)
 	}
 }
 
 // A migrate that is cut off anywhere leaves whole migrations, and no lock.
 func TestUpGoesOnAfterACut(t *testing.T) {
 	t.Parallel()
-	for range 12 {
-		url := outboxtest.Empty(t)
+	url := outboxtest.Empty(t)
+	conn := connect(t, url)
+	for round := range 20 {
+		name := fmt.Sprintf("round %d", round)
 		victim := connect(t, url)
 		ctx, cancel := context.WithTimeout(context.Background(), rand.N(80*time.Millisecond))
-		for _, err := range migrate.New(victim, "public").Up(ctx) {
+		for _, err := range migrate.New(victim, name).Up(ctx) {
 			if err != nil && ctx.Err() == nil {
 				t.Error(err)
 			}
 		}
 		cancel()
-		conn := connect(t, url)
-		if _, err := up(migrate.New(conn, "public")); err != nil {
+		if _, err := up(migrate.New(conn, name)); err != nil {
 			t.Fatal(err)
 		}
-		verified(t, conn, "public")
+		verified(t, conn, name)
 	}
 }
 
