@@ -16,7 +16,14 @@ type Source interface {
 	// loses an outcome: what is not settled for sure is in the result's Held, with and without
 	// an error. It may change the order of outs. The caller has one exchange under way at a time.
 	Exchange(ctx context.Context, outs []Outcome, want Want) (Exchanged, error)
+
+	// Payload returns the payload of a claimed event that has it Deferred, or ErrLeaseLost when
+	// the event is not ours any more. It is safe for concurrent use, also with Exchange.
+	Payload(ctx context.Context, ev *Event) ([]byte, error)
 }
+
+// ErrLeaseLost says that another worker has taken an event over, or that it is gone.
+var ErrLeaseLost = errors.New("lease lost")
 
 // Want is what a loop asks of its source.
 type Want struct {
@@ -253,13 +260,31 @@ func (l *loop) deliver(ev leased) Outcome {
 	}
 	ctx, cancel := context.WithDeadline(l.work, deadline)
 	defer cancel()
-	receipt, err := l.Sink.Deliver(ctx, *ev.Event)
+	event, err := l.whole(ctx, ev.Event)
+	var receipt Receipt
+	if err == nil {
+		receipt, err = l.Sink.Deliver(ctx, event)
+	}
 	out := l.Policy.Decide(ev.Event, receipt, err)
 	if err != nil && l.work.Err() != nil && errors.Is(err, context.Canceled) {
 		out = cutOff(ev.Event)
 	}
 	out.Latency = time.Since(began)
 	return out
+}
+
+// whole is the event with its payload. One that cannot be had now was not sent.
+func (l *loop) whole(ctx context.Context, ev *Event) (Event, error) {
+	if !ev.Deferred {
+		return *ev, nil
+	}
+	payload, err := l.Source.Payload(ctx, ev)
+	if err != nil {
+		return Event{}, Postpone(time.Second)
+	}
+	event := *ev
+	event.Payload, event.Deferred = payload, false
+	return event, nil
 }
 
 func (l *loop) finish(out Outcome) {
@@ -347,7 +372,7 @@ func (l *loop) report(t exchanged) {
 		}
 		r := Report{Event: out.event, Outcome: out, Lost: lost[out.key()]}
 		l.summary.count(r)
-		if l.Once && out.Status == Pending && !r.Lost && !out.Refund {
+		if l.Once && out.Status == Pending && !r.Lost && out.Delay > 0 {
 			heap.Push(&l.retries, now.Add(out.Delay))
 		}
 		if l.Observer.Settled != nil {

@@ -52,6 +52,8 @@ type Event struct {
 	CreatedAt time.Time // when the producer's transaction began
 	Due       time.Time // when this delivery became due, by the database's clock
 	Invalid   string    // why the row cannot be sent, "" when it can
+	Size      int       // of the payload in bytes
+	Deferred  bool      // the payload is large and is read just before it is sent; Payload is nil until then
 }
 
 // Sequence is the event's place among its aggregate's: a routed copy keeps its original's.

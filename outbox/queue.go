@@ -45,6 +45,7 @@ type Queue struct {
 	fullSQL  string
 	markSQL  string
 	settle   string
+	bodySQL  string
 	okSQL    string
 	freeSQL  string
 	heldSQL  string
@@ -60,6 +61,7 @@ func (s *Store) Queue(o QueueOptions) *Queue {
 	q.fullSQL = s.sql(q.o.Only.narrow(claimFullSQL))
 	q.markSQL = s.sql(q.o.Only.narrow(claimMarkedSQL))
 	q.settle, q.okSQL = s.sql(settleSQL), s.sql(wentThroughSQL)
+	q.bodySQL = s.sql(payloadSQL)
 	q.freeSQL, q.heldSQL = s.sql(freeSQL), s.sql(heldSQL)
 	return q
 }
@@ -300,8 +302,13 @@ taken as (
 	       updated_at = clock_timestamp()
 	 where o.id = any (array (select id from due))
 	returning o.id, coalesce(o.source_id, 0), o.tenant_id, o.aggregate_type, o.aggregate_id, o.event_type,
-	          o.schema_version, o.idempotency_key, o.destination, o.headers::text, o.payload::text,
-	          o.payload_bytes, o.attempts, o.lease, o.created_at, o.available_at,
+	          o.schema_version, o.idempotency_key, o.destination, o.headers::text,
+	          case when pg_column_size(o.payload) > 2000 and octet_length(o.payload::text) > 65536
+	               then null else o.payload::text end as payload,
+	          case when octet_length(o.payload_bytes) <= 65536 then o.payload_bytes end as payload_bytes,
+	          coalesce(case when pg_column_size(o.payload) > 2000 then octet_length(o.payload::text) end,
+	                   octet_length(o.payload_bytes), 0) as size,
+	          o.payload is null as is_binary, o.attempts, o.lease, o.created_at, o.available_at,
 	          coalesce(o.next_attempt_at, o.available_at) as due,
 	          case when o.attempts > @max_attempts
 	               then (select count(*)
@@ -309,6 +316,29 @@ taken as (
 	                      where a.event_id = o.id
 	                        and a.error_kind = 'shutdown')
 	               else 0 end as shutdowns)`
+
+// payloadSQL reads what a claim left behind because it is large: a batch of such payloads would fill
+// the memory.
+const payloadSQL = `
+select coalesce(convert_to(payload::text, 'UTF8'), payload_bytes)
+  from {schema}.outbox
+ where id = $1
+   and lease = $2`
+
+// Payload reads the payload of a claimed event that has it Deferred. It returns [ErrLeaseLost] when
+// the event is not ours any more.
+func (q *Queue) Payload(ctx context.Context, ev *Event) (payload []byte, err error) {
+	err = q.store.inTx(ctx, queueLimits, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, q.bodySQL, ev.ID, ev.Lease).Scan(&payload)
+	})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, ErrLeaseLost
+	case err != nil:
+		return nil, fmt.Errorf("payload: %w", err)
+	}
+	return payload, nil
+}
 
 // claimed is what a claim brought back.
 type claimed struct {
@@ -339,21 +369,23 @@ func (c *claimed) scan(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-const eventColumns = 18
+const eventColumns = 20
 
 func scanEvent(rows pgx.Rows) (ev Event, err error) {
 	var headers, binary []byte
 	err = rows.Scan(nil, nil, nil,
 		&ev.ID, &ev.SourceID, &ev.TenantID, &ev.AggregateType, &ev.AggregateID, &ev.Type,
 		&ev.SchemaVersion, (*[16]byte)(&ev.Key), &ev.Destination, &headers, &ev.Payload,
-		&binary, &ev.Attempts, &ev.Lease, &ev.CreatedAt, &ev.AvailableAt,
+		&binary, &ev.Size, &ev.Binary, &ev.Attempts, &ev.Lease, &ev.CreatedAt, &ev.AvailableAt,
 		&ev.Due, &ev.Shutdowns)
 	if err != nil {
 		return ev, err
 	}
-	if binary != nil {
-		ev.Payload, ev.Binary = binary, true
+	if ev.Binary {
+		ev.Payload = binary
 	}
+	ev.Deferred = ev.Payload == nil
+	ev.Size = max(ev.Size, len(ev.Payload))
 	ev.Headers, ev.Invalid = decodeHeaders(headers)
 	return ev, nil
 }
