@@ -4,6 +4,7 @@ package commands
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -91,7 +92,7 @@ PG* variables, in this order.`,
   outboxctl migrate
   outboxctl dispatch --to https://example.com/hooks
   outboxctl stats`,
-		Args:          cobra.NoArgs,
+		Args:          noArgs,
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
@@ -99,13 +100,63 @@ PG* variables, in this order.`,
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.CompletionOptions.HiddenDefaultCmd = false
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage(err, "run: "+cmd.CommandPath()+" --help")
+		return usage(flagTrouble(err), helpHint(cmd))
 	})
 	a.global.flags(root.PersistentFlags())
 	root.AddCommand(newMigrate(a), newDispatch(a), newStats(a), newVersion(a))
+	addCobrasOwn(root)
 	return root
+}
+
+// addCobrasOwn adds cobra's own commands, which speak as ours do.
+func addCobrasOwn(root *cobra.Command) {
+	root.InitDefaultHelpCmd()
+	root.InitDefaultCompletionCmd()
+	for _, cmd := range root.Commands() {
+		switch cmd.Name() {
+		case "help":
+			cmd.Short = "show the help of a command"
+		case "completion":
+			cmd.Short = "print a script that completes command lines in a shell"
+			cmd.Args, cmd.RunE = noArgs, func(cmd *cobra.Command, _ []string) error { return cmd.Help() }
+		}
+	}
+}
+
+// noArgs refuses arguments, most of which are mistyped commands.
+func noArgs(cmd *cobra.Command, args []string) error {
+	switch {
+	case len(args) == 0:
+		return nil
+	case cmd.HasAvailableSubCommands():
+		return usage(fmt.Errorf("there is no command %q", cmd.CommandPath()+" "+args[0]), helpHint(cmd))
+	}
+	return usage(fmt.Errorf("%s takes no arguments, and there is %q", cmd.CommandPath(), args[0]), helpHint(cmd))
+}
+
+func helpHint(cmd *cobra.Command) string { return "run: " + cmd.CommandPath() + " --help" }
+
+// flagTrouble says what a flag wants instead of how its value was read.
+func flagTrouble(err error) error {
+	bad, ok := errors.AsType[*pflag.InvalidValueError](err)
+	if !ok {
+		return err
+	}
+	return fmt.Errorf("--%s: %w", bad.GetFlag().Name, wrongValue(bad.GetFlag(), bad.GetValue(), bad.Unwrap()))
+}
+
+// wrongValue says what a flag of f's type wants.
+func wrongValue(f *pflag.Flag, value string, err error) error {
+	switch f.Value.Type() {
+	case "int":
+		return fmt.Errorf("%q is not a whole number", value)
+	case "float64":
+		return fmt.Errorf("%q is not a number", value)
+	case "bool":
+		return fmt.Errorf("%q is neither true nor false", value)
+	}
+	return err
 }
 
 // prepare fills the flags from the environment and checks what all commands share.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/url"
 	"strings"
 	"time"
 
@@ -50,12 +49,12 @@ func (a *app) connect(ctx context.Context) (*pgxpool.Pool, error) {
 // poolConfig reads the database URL. What pgx says about one it cannot read may hold a password,
 // so the words are ours.
 func (a *app) poolConfig() (*pgxpool.Config, error) {
+	a.warnPassword()
 	config, err := pgxpool.ParseConfig(a.global.databaseURL)
 	if err != nil {
 		return nil, usage(fmt.Errorf("%s: %s", a.global.databaseFrom, parseTrouble(err)),
 			"want postgres://user:password@host:5432/database or libpq's key=value form")
 	}
-	a.warnPassword()
 	if !strings.Contains(a.global.databaseURL, "pool_max_conns") {
 		config.MaxConns = maxConnections
 	}
@@ -68,27 +67,39 @@ func (a *app) poolConfig() (*pgxpool.Config, error) {
 	return config, nil
 }
 
+// parseTroubles are what pgx says about a connection string, and what we do.
+var parseTroubles = []struct{ theirs, ours string }{
+	{"invalid port", "the port is not a number"},
+	{"port numbers", "there must be one port for all hosts, or one for each"},
+	{"connect_timeout", "connect_timeout is not a number of seconds"},
+	{"configure TLS", "sslmode, sslrootcert, sslcert or sslkey cannot be used"},
+	{"parse pool_", "a setting that begins with pool_ cannot be used"},
+	{"read service", "there is no such service in the service file"},
+	{"escape", "a special character in it is not written as %XX; % itself is %25"},
+}
+
 // parseTrouble says what is wrong with a database URL without repeating any of it.
 func parseTrouble(err error) string {
 	text := err.Error()
-	for _, word := range []string{"invalid port", "sslmode", "sslcert", "service", "passfile", "host", "escape"} {
-		if strings.Contains(text, word) {
-			return "not a valid database URL (" + word + ")"
+	text = text[strings.LastIndex(text, "`: ")+1:] // before that comes the URL
+	for _, t := range parseTroubles {
+		if strings.Contains(text, t.theirs) {
+			return t.ours
 		}
 	}
-	return "not a valid database URL"
+	return "not a database URL"
 }
 
-// warnPassword tells who types a password into a command line that others can read it there.
+// warnPassword tells who types a password into a command line that others can read it there. It
+// looks for one even in what is no valid URL.
 func (a *app) warnPassword() {
+	text := a.global.databaseURL
 	if a.global.databaseFrom != "--database-url" {
 		return
 	}
-	u, err := url.Parse(a.global.databaseURL)
-	if err != nil {
-		return
-	}
-	if _, set := u.User.Password(); set || u.Query().Has("password") {
+	_, afterScheme, _ := strings.Cut(text, "://")
+	user, _, isUser := strings.Cut(afterScheme, "@")
+	if strings.Contains(text, "password") || isUser && strings.Contains(user, ":") {
 		fmt.Fprintln(a.Err, "outboxctl: warning: a password in --database-url is visible in the process list; use DATABASE_URL or ~/.pgpass")
 	}
 }
@@ -147,10 +158,14 @@ func explainPostgres(err error) error {
 
 // address names a server and database as a person would.
 func address(c *pgconn.Config) string {
-	if strings.HasPrefix(c.Host, "/") {
-		return fmt.Sprintf("PostgreSQL at %s, database %q,", c.Host, c.Database)
+	host := c.Host
+	if !strings.HasPrefix(host, "/") { // a socket's folder
+		host = net.JoinHostPort(host, fmt.Sprint(c.Port))
 	}
-	return fmt.Sprintf("PostgreSQL at %s, database %q,", net.JoinHostPort(c.Host, fmt.Sprint(c.Port)), c.Database)
+	if c.Database == "" {
+		return "PostgreSQL at " + host
+	}
+	return fmt.Sprintf("PostgreSQL at %s, database %q,", host, c.Database)
 }
 
 // rootCause is the innermost error's text: the chain around it repeats the address.

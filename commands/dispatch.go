@@ -71,7 +71,7 @@ PARALLEL_SENDS are understood too.
 		Example: `  outboxctl dispatch --to https://example.com/hooks
   outboxctl dispatch --to https://example.com/hooks --once --max-duration 50s
   outboxctl dispatch --to stdout: --event-type 'order.*' --once --dry-run`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
 	}
 	o.flags(cmd.Flags())
@@ -88,33 +88,37 @@ func (o *dispatchOptions) flags(fs *pflag.FlagSet) {
 	o.backoff = backoffValue{policy.Backoff.Base, policy.Backoff.Cap}
 
 	fs.StringVar(&o.to, "to", "", "where events go: an http or https `URL`, file:PATH or stdout:")
-	fs.StringVar(&o.format, "format", "envelope", "what a request's body holds: `envelope or payload`")
-	fs.StringVar(&o.body, "body", "plain", "`plain or with_sent_at`: add the time of the attempt to the envelope")
+	fs.StringVar(&o.format, "format", "envelope", "`form` of a request's body: envelope or payload")
+	fs.StringVar(&o.body, "body", "plain", "`form` of the envelope: plain, or with_sent_at to add the time of the attempt")
 	fs.StringVar(&o.secretFile, "secret-file", "", "`file` with the signing secrets, one a line")
 	fs.BoolVar(&o.private, "allow-private", false, "allow loopback and private addresses")
 	fs.StringVar(&o.caFile, "ca-file", "", "PEM `file` with the only authorities to trust")
 
-	fs.IntVar(&o.batchSize, "batch-size", 100, "events claimed and not settled, at most")
-	fs.IntVar(&o.parallel, "parallel", 10, "events being sent at once, at most")
+	fs.IntVar(&o.batchSize, "batch-size", 100, "`number` of events claimed and not settled, at most")
+	fs.IntVar(&o.parallel, "parallel", 10, "`number` of events being sent at once, at most")
 	fs.Var(&o.lease, "lease", "how long a claimed event is this worker's")
 	fs.Var(&o.requestTimeout, "request-timeout", "of one delivery")
 	fs.Var(&o.pollInterval, "poll-interval", "between looks at an outbox with nothing due, at most")
 	fs.Var(&o.grace, "grace", "for deliveries being sent when stopped")
-	fs.IntVar(&o.maxAttempts, "max-attempts", policy.MaxAttempts, "an event is failed when so many attempts are")
+	fs.IntVar(&o.maxAttempts, "max-attempts", policy.MaxAttempts, "`number` of failed attempts that make an event failed")
 	fs.Var(&o.backoff, "backoff", "wait after the first failed attempt, doubled up to the cap")
 	fs.Float64Var(&o.jitter, "jitter", policy.Jitter, "`share` by which a wait varies, 0 to 1")
 
 	fs.BoolVar(&o.once, "once", false, "end when nothing is due")
 	fs.Var(&o.wait, "wait", "with --once: wait for this run's retries that are due within it")
-	fs.Var(&o.maxDuration, "max-duration", "stop after this long (0: never)")
-	fs.IntVar(&o.maxEvents, "max-events", 0, "end after sending so many events (0: no limit)")
+	fs.Var(&o.maxDuration, "max-duration", "stop after this long")
+	fs.IntVar(&o.maxEvents, "max-events", 0, "end after sending this `number` of events")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show what is due and send nothing")
 
-	fs.StringSliceVar(&o.only.EventTypes, "event-type", nil, "only these types; * stands for any text")
-	fs.StringSliceVar(&o.only.EventTypes, "topic", nil, "the same as --event-type")
-	_ = fs.MarkHidden("topic") // there is such a flag
-	fs.StringSliceVar(&o.only.ExcludeEventTypes, "exclude-event-type", nil, "not these types; * stands for any text")
-	fs.StringSliceVar(&o.only.Tenants, "tenant", nil, "only these tenants")
+	fs.StringSliceVar(&o.only.EventTypes, "event-type", nil, "only these `types`; * stands for any text")
+	fs.StringSliceVar(&o.only.ExcludeEventTypes, "exclude-event-type", nil, "not these `types`; * stands for any text")
+	fs.StringSliceVar(&o.only.Tenants, "tenant", nil, "only these `tenants`")
+	fs.SetNormalizeFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name == "topic" { // others call an event's type so
+			name = "event-type"
+		}
+		return pflag.NormalizedName(name)
+	})
 }
 
 // check refuses settings that make no sense, by name.

@@ -30,6 +30,9 @@ func (r *dispatchRun) start(ctx context.Context) error {
 	r.log = r.logger(r.bar)
 	r.warn()
 	db, err := r.openPatiently(ctx)
+	if err != nil && ctx.Err() != nil {
+		return nil // stopped before anything was claimed: nothing is left undone
+	}
 	if err != nil {
 		return err
 	}
@@ -273,7 +276,7 @@ func (r *dispatchRun) dryRun(ctx context.Context, db *pgxpool.Pool) error {
 		total += c.N
 		rows = append(rows, []string{c.Type, thousands(c.N), age(c.Oldest)})
 	}
-	fmt.Fprintf(r.Out, "%s events are due for %s; nothing was sent\n", thousands(total), r.name())
+	fmt.Fprintf(r.Out, "dry run: %s would go to %s now\n", counted(total, "event"), r.name())
 	if total == 0 {
 		return nil
 	}

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -11,7 +12,7 @@ import (
 // yesterday must not choose events or agree to anything.
 var noTwin = map[string]bool{
 	"help": true, "all": true, "yes": true, "id": true, "key": true, "status": true, "older-than": true,
-	"event-type": true, "exclude-event-type": true, "topic": true, "tenant": true, "aggregate": true,
+	"event-type": true, "exclude-event-type": true, "tenant": true, "aggregate": true,
 	"destination": true, "since": true, "until": true, "error-kind": true, "error-code": true,
 	"dry-run": true, "reason": true, "database-url": true,
 }
@@ -38,7 +39,7 @@ func fillFromEnvironment(fs *pflag.FlagSet, getenv func(string) string) error {
 				continue
 			}
 			if err := fs.Set(f.Name, getenv(name)); err != nil {
-				bad = usage(fmt.Errorf("%s: not a valid value for --%s", name, f.Name), "")
+				bad = usage(fmt.Errorf("%s: %w", name, wrongValue(f, getenv(name), errors.Unwrap(err))), "")
 			}
 			return
 		}

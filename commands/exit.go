@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 
 	"github.com/outboxctl/outboxctl/migrate"
@@ -75,7 +76,7 @@ func (a *app) exitCode(stop context.Context, err error) int {
 	if s, ok := errors.AsType[stopped](context.Cause(stop)); ok && errors.Is(err, context.Canceled) {
 		return s.code()
 	}
-	f := classify(err)
+	f := a.classify(err)
 	if f.err != nil {
 		fmt.Fprintf(a.Err, "outboxctl: %s\n", oneLine(f.err.Error()))
 	}
@@ -86,17 +87,29 @@ func (a *app) exitCode(stop context.Context, err error) int {
 }
 
 // classify finds the code and the hint for an error that does not carry them.
-func classify(err error) *failure {
+func (a *app) classify(err error) *failure {
 	if f, ok := errors.AsType[*failure](err); ok {
 		return f
 	}
 	switch {
 	case errors.Is(err, migrate.ErrMissing), errors.Is(err, migrate.ErrOlder):
-		return &failure{exitSchema, err, "run: outboxctl migrate"}
+		return &failure{exitSchema, err, "run: outboxctl migrate" + a.schemaFlag()}
 	case errors.Is(err, migrate.ErrNewer):
 		return &failure{exitSchema, err, "use an outboxctl that knows this schema"}
 	case unreachable(err):
 		return &failure{exitUnreachable, explainPostgres(err), ""}
 	}
 	return &failure{exitError, explainPostgres(err), ""}
+}
+
+// schemaFlag is what a command to run next needs to find the same schema, for a shell.
+func (a *app) schemaFlag() string {
+	switch name := a.global.schema; {
+	case name == "public":
+		return ""
+	case strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") == "":
+		return " --schema " + name
+	default:
+		return " --schema '" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+	}
 }

@@ -34,7 +34,7 @@ migrate is migrate up.
 		Example: `  outboxctl migrate
   outboxctl migrate --schema billing
   outboxctl migrate print > outbox.sql`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrateUp(cmd.Context()) },
 	}
 	cmd.AddCommand(newMigrateUp(a), newMigrateStatus(a), newMigrateVerify(a), newMigratePrint(a))
@@ -51,7 +51,7 @@ migrated is left alone.
 ` + migrateExitCodes,
 		Example: `  outboxctl migrate up
   outboxctl migrate up -o json`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrateUp(cmd.Context()) },
 	}
 }
@@ -67,7 +67,7 @@ Exit codes: 0 done; 1 runtime error; 2 usage error; 4 PostgreSQL cannot be reach
 or refuses us.`,
 		Example: `  outboxctl migrate status
   outboxctl migrate status -o json | jq .current`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrateStatus(cmd.Context()) },
 	}
 }
@@ -85,7 +85,7 @@ Exit codes: 0 as expected; 1 it differs, see the list; 2 usage error; 4 PostgreS
 cannot be reached or refuses us; 5 not migrated, or not by this version.`,
 		Example: `  outboxctl migrate verify
   outboxctl migrate verify -o json | jq '.differences[]'`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrateVerify(cmd.Context()) },
 	}
 }
@@ -101,7 +101,7 @@ transaction around it. The output is SQL whatever --output says.
 
 Exit codes: 0 done; 2 usage error.`,
 		Example: `  outboxctl migrate print --schema billing | psql -v ON_ERROR_STOP=1 "$DATABASE_URL"`,
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE:    func(*cobra.Command, []string) error { return a.migratePrint() },
 	}
 }

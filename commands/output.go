@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -32,7 +33,8 @@ func (a *app) printTable(head []string, rows [][]string, right ...int) error {
 	for _, i := range right {
 		align[i] = tw.AlignRight
 	}
-	table := tablewriter.NewTable(a.Out,
+	var text bytes.Buffer
+	table := tablewriter.NewTable(&text,
 		tablewriter.WithRenderer(renderer.NewBlueprint(tw.Rendition{
 			Borders: tw.BorderNone,
 			Settings: tw.Settings{
@@ -54,6 +56,16 @@ func (a *app) printTable(head []string, rows [][]string, right ...int) error {
 	}
 	if err := table.Render(); err != nil {
 		return fmt.Errorf("table: %w", err)
+	}
+	return a.printTrimmed(text.String())
+}
+
+// printTrimmed writes lines without the blanks at their ends, which make a mess of a copied table.
+func (a *app) printTrimmed(text string) error {
+	for line := range strings.Lines(text) {
+		if _, err := fmt.Fprintln(a.Out, strings.TrimRight(line, " \n")); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -133,18 +145,33 @@ func thousands(n int64) string {
 	return strings.Join(parts, ",")
 }
 
+// counted prints a count with its noun: 1 event, 2 events.
+func counted(n int64, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return thousands(n) + " " + noun + "s"
+}
+
 func newVersion(a *app) *cobra.Command {
 	return &cobra.Command{
 		Use:   "version",
 		Short: "print the version of this binary",
-		Args:  cobra.NoArgs,
+		Args:  noArgs,
 		RunE: func(*cobra.Command, []string) error {
 			if a.global.output == "json" {
-				return a.printJSON(map[string]string{"schema": "outboxctl.version/v1",
-					"version": a.version(), "commit": a.Build.Commit, "date": a.Build.Date})
+				return a.printJSON(versionDocument{"outboxctl.version/v1", a.version(), a.Build.Commit, a.Build.Date})
 			}
 			_, err := fmt.Fprintln(a.Out, "outboxctl", a.version())
 			return err
 		},
 	}
+}
+
+// versionDocument is outboxctl.version/v1.
+type versionDocument struct {
+	Schema  string `json:"schema"`
+	Version string `json:"version"`
+	Commit  string `json:"commit"`
+	Date    string `json:"date"`
 }

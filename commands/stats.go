@@ -34,7 +34,7 @@ than 100,000 finished events are estimated, marked with ~.
 		Example: `  outboxctl stats
   outboxctl stats --since 1h
   outboxctl stats -o json | jq .lag_seconds`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
 	}
 	o.flags(cmd.Flags())

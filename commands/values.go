@@ -45,6 +45,9 @@ func parseDuration(s string) (time.Duration, error) {
 
 // printDuration is the shortest form: 30s instead of 0h0m30s.
 func printDuration(d time.Duration) string {
+	if d == 0 {
+		return "0"
+	}
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {
 		s = strings.TrimSuffix(s, "0s")
