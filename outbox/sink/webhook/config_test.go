@@ -38,6 +38,15 @@ func TestSenselessSettingIsNamed(t *testing.T) {
 			"url: 169.254.169.254 is not public"},
 		{"metadata by IPv6, even with allow_private", webhook.Config{URL: "http://[fd00:ec2::254]/", AllowPrivate: true},
 			"url: fd00:ec2::254 is a metadata service"},
+		{"metadata inside a link-local zone", webhook.Config{URL: "http://[fe80::1%25eth0]/", AllowPrivate: true}, "url: fe80::1%eth0 is not public"},
+		{"a decimal address", webhook.Config{URL: "http://2130706433/", AllowPrivate: true}, "url: the host ends in a number"},
+		{"a hexadecimal address", webhook.Config{URL: "http://0x7F000001/"}, "url: the host ends in a number"},
+		{"an octal address", webhook.Config{URL: "http://0177.0.0.1/"}, "url: the host ends in a number"},
+		{"a short address", webhook.Config{URL: "http://127.1:8080/"}, "url: the host ends in a number"},
+		{"a hexadecimal last part", webhook.Config{URL: "http://169.254.169.0xfe/"}, "url: the host ends in a number"},
+		{"an address with a dot behind", webhook.Config{URL: "http://127.0.0.1./"}, "url: the host ends in a number"},
+		{"an address out of range", webhook.Config{URL: "http://1.2.3.256/"}, "url: the host ends in a number"},
+		{"an empty hexadecimal number", webhook.Config{URL: "http://example.0x/"}, "url: the host ends in a number"},
 		{"an unknown format", webhook.Config{URL: url, Format: "xml"}, `format: "xml" is unknown; known: envelope, payload`},
 		{"sent_at in a bare payload", webhook.Config{URL: url, Format: webhook.Payload, BodySentAt: true}, "body: with_sent_at needs"},
 		{"a negative timeout", webhook.Config{URL: url, Timeout: -time.Second}, "request_timeout: -1s is negative"},
@@ -61,6 +70,13 @@ func TestSenselessSettingIsNamed(t *testing.T) {
 				t.Errorf("New() = %v, want %s…", err, tt.want)
 			}
 		})
+	}
+}
+
+func TestNamesWithNumbersAreNames(t *testing.T) {
+	t.Parallel()
+	for _, host := range []string{"1and1.com", "web1", "3.pool.ntp.org", "0xy", "7f00001.example", "10.0.0.1.nip.io"} {
+		newSink(t, webhook.Config{URL: "https://" + host + "/"})
 	}
 }
 

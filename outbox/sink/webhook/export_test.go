@@ -3,7 +3,9 @@ package webhook
 import (
 	"context"
 	"net"
+	"net/http"
 	"net/netip"
+	"time"
 )
 
 // The pure functions, for their tables and fuzz targets.
@@ -30,10 +32,14 @@ func (s *Sink) WrapConns(wrap func(net.Conn) net.Conn) {
 	}
 }
 
-// Resolve makes every name resolve to one address.
-func (s *Sink) Resolve(address string) {
-	dial := s.transport.DialContext
-	s.transport.DialContext = func(ctx context.Context, network, _ string) (net.Conn, error) {
-		return dial(ctx, network, address)
-	}
+// ResolveBy asks the name server at address instead of the system's.
+func (s *Sink) ResolveBy(address string) {
+	s.dialer.Resolver = &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return new(net.Dialer).DialContext(ctx, "udp", address)
+	}}
+}
+
+// PingAfter changes the health checks of HTTP/2 connections.
+func (s *Sink) PingAfter(silence, timeout time.Duration) {
+	s.transport.HTTP2 = &http.HTTP2Config{SendPingTimeout: silence, PingTimeout: timeout}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"sync/atomic"
 	"time"
@@ -30,6 +31,7 @@ type Sink struct {
 	jsonType  []string      // Content-Type, unless the row names another
 	bytesType []string
 	signer    atomic.Pointer[signer]
+	dialer    *net.Dialer
 	transport *http.Transport
 	wary      atomic.Int64 // requests to come that use no connection twice
 }
@@ -55,8 +57,9 @@ func New(c Config) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
+	dialer := &net.Dialer{Timeout: c.Timeout, Control: control(guard)}
 	s := &Sink{target: to, format: c.Format, sentAt: c.BodySentAt, timeout: c.Timeout, fixed: fixed,
-		transport: newTransport(c, conf, guard)}
+		dialer: dialer, transport: newTransport(c, conf, dialer)}
 	s.prepare()
 	if err := s.SetSecrets(c.Secrets); err != nil {
 		return nil, err

@@ -57,10 +57,25 @@ func checkLiteral(host string, guard *ssrf.Guardian) error {
 		host = "127.0.0.1"
 	}
 	addr, err := netip.ParseAddr(host)
-	if err != nil {
-		return nil
+	switch {
+	case err == nil:
+		return checkAddr(addr, guard)
+	case endsInNumber(host):
+		return errors.New("the host ends in a number: write an IPv4 address as four decimal numbers, such as 192.0.2.1")
 	}
-	return checkAddr(addr, guard)
+	return nil
+}
+
+// endsInNumber reports whether host can be an IPv4 address in one of its old spellings (2130706433,
+// 0x7f.1, 0177.0.0.1), which some resolvers take for one and others do not. No name ends in a number
+// (WHATWG URL, "ends in a number checker").
+func endsInNumber(host string) bool {
+	host = strings.TrimSuffix(host, ".")
+	last := strings.ToLower(host[strings.LastIndexByte(host, '.')+1:])
+	if hex, ok := strings.CutPrefix(last, "0x"); ok {
+		return strings.Trim(hex, "0123456789abcdef") == ""
+	}
+	return last != "" && strings.Trim(last, "0123456789") == ""
 }
 
 func isLocalhost(host string) bool {

@@ -6,8 +6,6 @@ import (
 	"net"
 	"net/http"
 	"time"
-
-	"code.dny.dev/ssrf"
 )
 
 // The limits of a connection.
@@ -21,16 +19,9 @@ const (
 // newTransport makes the transport of one destination. Proxy variables do not count, nothing is
 // unpacked (a small answer may unpack to gigabytes), and an HTTP/2 connection that went dead is
 // found by pings in pingAfter + pingTimeout.
-func newTransport(c Config, conf *tls.Config, guard *ssrf.Guardian) *http.Transport {
-	dialer := &net.Dialer{Timeout: c.Timeout, Control: control(guard)}
+func newTransport(c Config, conf *tls.Config, d *net.Dialer) *http.Transport {
 	return &http.Transport{
-		DialContext: func(ctx context.Context, network, address string) (net.Conn, error) {
-			nc, err := dialer.DialContext(ctx, network, address)
-			if err != nil {
-				return nil, err
-			}
-			return &conn{Conn: nc}, nil
-		},
+		DialContext:            dial(d),
 		TLSClientConfig:        conf,
 		TLSHandshakeTimeout:    c.Timeout,
 		MaxIdleConnsPerHost:    c.Parallel,
@@ -39,5 +30,16 @@ func newTransport(c Config, conf *tls.Config, guard *ssrf.Guardian) *http.Transp
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
 		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+	}
+}
+
+// dial counts what is written to the connections that d makes.
+func dial(d *net.Dialer) func(ctx context.Context, network, address string) (net.Conn, error) {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		nc, err := d.DialContext(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		return &conn{Conn: nc}, nil
 	}
 }
