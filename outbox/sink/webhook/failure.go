@@ -84,7 +84,7 @@ func (t *trip) broken(err error) finding {
 		strings.Contains(text, "http2: client connection"), strings.Contains(text, "stream error: "):
 		f = finding{kind: "reset", text: "connection broke before the answer was complete"}
 	case isAny(err, io.EOF, io.ErrUnexpectedEOF), strings.Contains(text, "server closed idle connection"),
-		strings.Contains(text, "GOAWAY"), strings.Contains(text, "REFUSED_STREAM"):
+		strings.Contains(text, "GOAWAY"):
 		f = finding{kind: "eof", text: "connection closed before the answer was complete"}
 	case t.conn == nil:
 		return finding{kind: "connect", text: "no connection"}

@@ -93,6 +93,8 @@ func TestEveryTLSFailureIsSlowAndNamed(t *testing.T) {
 		{"self-signed", &tls.Config{Certificates: []tls.Certificate{valid}}, nil, "tls:unknown_authority"},
 		{"wrong name", &tls.Config{Certificates: []tls.Certificate{elsewhere}}, &elsewhere, "tls:wrong_name"},
 		{"not for servers", &tls.Config{Certificates: []tls.Certificate{forClients}}, &forClients, "tls:bad_certificate"},
+		{"TLS 1.0 only", &tls.Config{Certificates: []tls.Certificate{valid}, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS10},
+			&valid, "tls:version"},
 		{"TLS 1.1 only", &tls.Config{Certificates: []tls.Certificate{valid}, MinVersion: tls.VersionTLS10, MaxVersion: tls.VersionTLS11},
 			&valid, "tls:version"},
 		{"client certificate demanded", &tls.Config{Certificates: []tls.Certificate{valid}, ClientAuth: tls.RequireAnyClientCert},

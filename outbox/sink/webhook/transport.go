@@ -17,8 +17,8 @@ const (
 )
 
 // newTransport makes the transport of one destination. Proxy variables do not count, nothing is
-// unpacked (a small answer may unpack to gigabytes), and an HTTP/2 connection that went dead is
-// found by pings in pingAfter + pingTimeout.
+// unpacked (a small answer may unpack to gigabytes), an HTTP/2 receiver may send no more of an answer
+// than is read of it, and its connection that went dead is found by pings in pingAfter + pingTimeout.
 func newTransport(c Config, conf *tls.Config, d *net.Dialer) *http.Transport {
 	return &http.Transport{
 		DialContext:            dial(d),
@@ -29,7 +29,11 @@ func newTransport(c Config, conf *tls.Config, d *net.Dialer) *http.Transport {
 		MaxResponseHeaderBytes: maxAnswerHeader,
 		DisableCompression:     true,
 		ForceAttemptHTTP2:      true,
-		HTTP2:                  &http.HTTP2Config{SendPingTimeout: pingAfter, PingTimeout: pingTimeout},
+		HTTP2: &http.HTTP2Config{
+			SendPingTimeout:           pingAfter,
+			PingTimeout:               pingTimeout,
+			MaxReceiveBufferPerStream: maxAnswer,
+		},
 	}
 }
 
