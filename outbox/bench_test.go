@@ -192,34 +192,48 @@ func dispatchRate(b *testing.B, db *pgxpool.Pool, n int, tune tuning, sink outbo
 	return float64(n) / took.Seconds()
 }
 
-// The bare statements: the claim and the settle with nothing around them, on one connection.
+// The bare statements do what a claim and a settle must, with nothing around them: they lease rows
+// and return their payloads; they write outcomes behind the fence, the history of failures and the
+// rollup. They are prepared and run in turns on one connection.
 const (
 	bareClaimSQL = `
 update outbox o
-   set status = 'in_progress', attempts = o.attempts + 1, lease = 'bench', lease_until = clock_timestamp() + interval '30 seconds',
+   set status = 'in_progress', attempts = o.attempts + 1, lease = $1, lease_until = clock_timestamp() + $2::bigint * interval '1 second',
        last_attempt_at = clock_timestamp(), updated_at = clock_timestamp()
  where o.id = any (array (
    select id from outbox
     where destination = '' and tenant_id = '' and finished_at is null
       and coalesce(next_attempt_at, available_at) <= now() and (lease_until is null or lease_until < now())
     order by coalesce(next_attempt_at, available_at), id
-    limit $1
+    limit $3
       for update skip locked))
 returning o.id, o.payload::text`
 
 	bareSettleSQL = `
-with done as (
+with v as (
+	select * from unnest($1::bigint[], $2::text[], $3::text[], $4::bigint[], $5::int[], $6::text[], $7::text[], $8::text[], $9::int[], $10::bigint[])
+	    as v(id, lease, status, delay, refund, receipt, error, error_kind, error_code, latency)),
+done as (
 	update outbox o
-	   set status = 'delivered', lease = null, lease_until = null, finished_at = clock_timestamp(), updated_at = clock_timestamp()
-	  from unnest($1::bigint[]) v(id)
-	 where o.id = v.id and o.lease = 'bench'
-	returning o.id, o.destination, o.event_type, o.attempts, o.created_at)
-insert into outbox_rollup as r (minute, worker, destination, event_type, outcome, attempt, n, latency, age)
-select date_trunc('minute', clock_timestamp()), 0, destination, event_type, 'delivered', least(attempts, 20), count(*),
-       interval '0', sum(clock_timestamp() - created_at)
-  from done group by destination, event_type, attempts
-on conflict (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt)
-do update set n = r.n + excluded.n, age = r.age + excluded.age`
+	   set status = v.status, lease = null, lease_until = null, attempts = o.attempts - v.refund,
+	       next_attempt_at = case when v.status = 'pending' then clock_timestamp() + v.delay * interval '1 microsecond' else o.next_attempt_at end,
+	       finished_at = case when v.status <> 'pending' then clock_timestamp() end,
+	       receipt = coalesce(v.receipt, o.receipt), error = v.error, error_kind = v.error_kind, error_code = v.error_code,
+	       updated_at = clock_timestamp()
+	  from v where o.id = v.id and o.lease = v.lease
+	returning o.id, o.destination, o.event_type, o.attempts, o.created_at, v.lease, v.status, v.refund, v.error, v.error_kind, v.error_code, v.latency),
+history as (
+	insert into outbox_attempts (event_id, attempt, lease, destination, outcome, error_kind, error_code, error)
+	select id, attempts, lease, destination, status, error_kind, error_code, error
+	  from done where status <> 'delivered' and (refund = 0 or status <> 'pending')),
+rolled as (
+	insert into outbox_rollup as r
+	select date_trunc('minute', clock_timestamp()), 0, destination, event_type, status, coalesce(error_kind, ''), coalesce(error_code, 0),
+	       least(attempts, 20)::smallint, count(*), sum(latency) * interval '1 microsecond', sum(clock_timestamp() - created_at)
+	  from done where refund = 0 or status <> 'pending' group by 1, 2, 3, 4, 5, 6, 7, 8 order by 1, 2, 3, 4, 5, 6, 7, 8
+	on conflict (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt)
+	do update set n = r.n + excluded.n, latency = r.latency + excluded.latency, age = r.age + excluded.age)
+select id from done`
 )
 
 // sqlRate is how many events a second the bare statements move.
@@ -232,22 +246,39 @@ func sqlRate(b *testing.B, db *pgxpool.Pool, n, batch int) float64 {
 	defer conn.Release()
 	began := time.Now()
 	for moved := 0; moved < n; {
-		rows, err := conn.Query(b.Context(), bareClaimSQL, batch)
-		if err != nil {
-			b.Fatal(err)
-		}
-		var ids []int64
-		var id int64
-		var payload []byte
-		if _, err = pgx.ForEachRow(rows, []any{&id, &payload}, func() error { ids = append(ids, id); return nil }); err != nil {
-			b.Fatal(err)
-		}
-		if _, err := conn.Exec(b.Context(), bareSettleSQL, ids); err != nil {
-			b.Fatal(err)
-		}
+		ids := bareClaim(b, conn, batch)
+		bareSettle(b, conn, ids)
 		moved += len(ids)
 	}
 	return float64(n) / time.Since(began).Seconds()
+}
+
+const bareLease = "bench/0123456789abcdef"
+
+func bareClaim(b *testing.B, conn *pgxpool.Conn, batch int) (ids []int64) {
+	rows, err := conn.Query(b.Context(), bareClaimSQL, bareLease, 30, batch)
+	if err != nil {
+		b.Fatal(err)
+	}
+	var id int64
+	var payload []byte
+	_, err = pgx.ForEachRow(rows, []any{&id, &payload}, func() error {
+		ids = append(ids, id)
+		return nil
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return ids
+}
+
+func bareSettle(b *testing.B, conn *pgxpool.Conn, ids []int64) {
+	n := len(ids)
+	_, err := conn.Exec(b.Context(), bareSettleSQL, ids, slices.Repeat([]string{bareLease}, n), slices.Repeat([]string{"delivered"}, n),
+		make([]int64, n), make([]int32, n), make([]*string, n), make([]*string, n), make([]*string, n), make([]*int32, n), make([]int64, n))
+	if err != nil {
+		b.Fatal(err)
+	}
 }
 
 // receiver is a local one that reads what it gets and says 200.

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	mathrand "math/rand/v2"
 	"slices"
 	"strings"
@@ -76,9 +77,51 @@ func (q *Queue) Exchange(ctx context.Context, outs []Outcome, want Want) (Exchan
 	slices.SortFunc(outs, func(a, b Outcome) int { return cmp.Compare(a.ID, b.ID) }) // the order of locks
 	done, err := q.exchange(ctx, outs, want)
 	if err == nil {
-		err = q.confirm(ctx, outs, &done)
+		err = errors.Join(q.confirm(ctx, outs, &done), q.countShutdowns(ctx, done.Events))
 	}
 	return done, err
+}
+
+// shutdownsSQL counts how many of an event's attempts a shutdown cut off.
+const shutdownsSQL = `
+select event_id, count(*)
+  from {schema}.outbox_attempts -- outbox_attempts_event
+ where event_id = any ($1::bigint[])
+   and error_kind = 'shutdown'
+ group by event_id`
+
+// countShutdowns looks the shutdowns of the events up that were claimed more often than allowed:
+// such attempts do not count against an event.
+func (q *Queue) countShutdowns(ctx context.Context, events []Event) error {
+	worn := make(map[int64]*Event)
+	for i, ev := range events {
+		if ev.Attempts > q.o.MaxAttempts {
+			worn[ev.ID] = &events[i]
+		}
+	}
+	if len(worn) == 0 {
+		return nil
+	}
+	err := q.store.inTx(ctx, queueLimits, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, q.store.sql(shutdownsSQL), slices.Collect(maps.Keys(worn)))
+		if err != nil {
+			return err
+		}
+		var id int64
+		var n int
+		_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
+			worn[id].Shutdowns = n
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		for _, ev := range worn { // not known to have crashed: to be sent, not buried
+			ev.Shutdowns = ev.Attempts
+		}
+		return fmt.Errorf("count shutdowns: %w", err)
+	}
+	return nil
 }
 
 // exchange tries the one round trip, and the settle alone when PostgreSQL refuses that.
@@ -134,7 +177,7 @@ func (q *Queue) roundTrip(ctx context.Context, outs []Outcome, want Want) (Excha
 	var (
 		batch   pgx.Batch
 		settled map[claimKey]bool
-		claim   claimed
+		claim   = claimed{destination: q.o.Destination, lease: newLease(q.o.Worker)}
 	)
 	batch.Queue(beginSQL)
 	batch.Queue(localSQL, queueLimits.args()...)
@@ -145,7 +188,7 @@ func (q *Queue) roundTrip(ctx context.Context, outs []Outcome, want Want) (Excha
 		})
 	}
 	if want.N > 0 {
-		sql, args := q.claimStatement(want)
+		sql, args := q.claimStatement(want, claim.lease)
 		batch.Queue(sql, args).Query(func(rows pgx.Rows) error { return claim.scan(rows) })
 	}
 	batch.Queue(commitSQL)
@@ -202,11 +245,10 @@ select v.id, v.lease
  where exists (select from {schema}.outbox_attempts a where a.event_id = v.id and a.lease = v.lease)
     or exists (select from {schema}.outbox o where o.id = v.id and o.status = 'delivered')`
 
-func (q *Queue) claimStatement(want Want) (string, pgx.NamedArgs) {
+func (q *Queue) claimStatement(want Want, lease string) (string, pgx.NamedArgs) {
 	args := q.o.Only.args()
 	args["destination"], args["want"] = q.o.Destination, want.N
-	args["lease"], args["duration"] = newLease(q.o.Worker), q.o.Lease.Microseconds()
-	args["max_attempts"] = q.o.MaxAttempts
+	args["lease"], args["duration"] = lease, q.o.Lease.Microseconds()
 	if q.walk.next(want.Fresh) {
 		args["from"], args["visits"] = q.walk.from, maxVisits
 		return q.fullSQL, args
@@ -301,21 +343,16 @@ taken as (
 	       last_attempt_at = clock_timestamp(),
 	       updated_at = clock_timestamp()
 	 where o.id = any (array (select id from due))
-	returning o.id, coalesce(o.source_id, 0), o.tenant_id, o.aggregate_type, o.aggregate_id, o.event_type,
-	          o.schema_version, o.idempotency_key, o.destination, o.headers::text,
+	returning o.id, coalesce(o.source_id, 0) as source_id, o.tenant_id, o.aggregate_type, o.aggregate_id,
+	          o.event_type, o.schema_version, o.idempotency_key, o.headers::text,
 	          case when pg_column_size(o.payload) > 2000 and octet_length(o.payload::text) > 65536
 	               then null else o.payload::text end as payload,
 	          case when octet_length(o.payload_bytes) <= 65536 then o.payload_bytes end as payload_bytes,
-	          coalesce(case when pg_column_size(o.payload) > 2000 then octet_length(o.payload::text) end,
-	                   octet_length(o.payload_bytes), 0) as size,
-	          o.payload is null as is_binary, o.attempts, o.lease, o.created_at, o.available_at,
-	          coalesce(o.next_attempt_at, o.available_at) as due,
-	          case when o.attempts > @max_attempts
-	               then (select count(*)
-	                       from {schema}.outbox_attempts a -- outbox_attempts_event
-	                      where a.event_id = o.id
-	                        and a.error_kind = 'shutdown')
-	               else 0 end as shutdowns)`
+	          case when o.payload is null then octet_length(o.payload_bytes)
+	               when pg_column_size(o.payload) > 2000 then octet_length(o.payload::text)
+	               else 0 end as size,
+	          o.payload is null as is_binary, o.attempts, o.created_at,
+	          coalesce(o.next_attempt_at, o.available_at) as due)`
 
 // payloadSQL reads what a claim left behind because it is large: a batch of such payloads would fill
 // the memory.
@@ -342,6 +379,9 @@ func (q *Queue) Payload(ctx context.Context, ev *Event) (payload []byte, err err
 
 // claimed is what a claim brought back.
 type claimed struct {
+	destination string
+	lease       string
+
 	events  []Event
 	tenants []string  // a full walk's
 	next    *string   // where a full walk goes on; nil at its end
@@ -361,6 +401,7 @@ func (c *claimed) scan(rows pgx.Rows) error {
 		if err != nil {
 			return err
 		}
+		ev.Destination, ev.Lease = c.destination, c.lease
 		c.events = append(c.events, ev)
 	}
 	slices.SortFunc(c.events, func(a, b Event) int { // returning has no order
@@ -369,15 +410,14 @@ func (c *claimed) scan(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-const eventColumns = 20
+const eventColumns = 16
 
 func scanEvent(rows pgx.Rows) (ev Event, err error) {
 	var headers, binary []byte
 	err = rows.Scan(nil, nil, nil,
-		&ev.ID, &ev.SourceID, &ev.TenantID, &ev.AggregateType, &ev.AggregateID, &ev.Type,
-		&ev.SchemaVersion, (*[16]byte)(&ev.Key), &ev.Destination, &headers, &ev.Payload,
-		&binary, &ev.Size, &ev.Binary, &ev.Attempts, &ev.Lease, &ev.CreatedAt, &ev.AvailableAt,
-		&ev.Due, &ev.Shutdowns)
+		&ev.ID, &ev.SourceID, &ev.TenantID, &ev.AggregateType, &ev.AggregateID,
+		&ev.Type, &ev.SchemaVersion, (*[16]byte)(&ev.Key), &headers,
+		&ev.Payload, &binary, &ev.Size, &ev.Binary, &ev.Attempts, &ev.CreatedAt, &ev.Due)
 	if err != nil {
 		return ev, err
 	}
@@ -458,13 +498,14 @@ history as (
 rolled as (
 	insert into {schema}.outbox_rollup as r
 	       (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt, n, latency, age)
-	select date_trunc('minute', clock_timestamp()), @slot::smallint, destination, event_type, status,
-	       error_kind, error_code, least(attempts, 20)::smallint, count(*),
-	       sum(latency) * interval '1 microsecond', sum(clock_timestamp() - created_at)
-	  from done
-	 where refund = 0 or status <> 'pending'
-	 group by 1, 2, 3, 4, 5, 6, 7, 8
-	 order by 1, 2, 3, 4, 5, 6, 7, 8
+	select date_trunc('minute', now()), @slot::smallint, g.*
+	  from (select destination, event_type, status, error_kind, error_code, least(attempts, 20)::smallint as attempt,
+	               count(*), sum(latency) * interval '1 microsecond', sum(now() - created_at)
+	          from done
+	         where refund = 0 or status <> 'pending'
+	         group by 1, 2, 3, 4, 5, 6
+	        offset 0) g -- so that few groups are sorted, not many rows
+	 order by destination, event_type, status, error_kind, error_code, attempt
 	on conflict (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt)
 	do update set n = r.n + excluded.n, latency = r.latency + excluded.latency, age = r.age + excluded.age)
 select id, lease from done`
