@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"errors"
@@ -37,6 +38,7 @@ type Exchanged struct {
 	Events    []Event   // claimed, in order of due time and id; their leases began after the call did
 	Lost      []Outcome // not ours any more: nothing was changed
 	Held      []Outcome // not settled, to be offered again
+	Refused   error     // why some of Held were refused, not just locked; nil = none was
 	CameRound bool      // the source has looked everywhere and has no more than Events
 }
 
@@ -51,8 +53,8 @@ type Report struct {
 // must not block. Nil ones are left out.
 type Observer struct {
 	Settled   func(Report) // an attempt has its outcome
-	Trouble   func(error)  // the source fails; once per outage
-	Recovered func()       // and answers again
+	Trouble   func(error)  // the source fails, once per outage, or refuses an outcome
+	Recovered func()       // the source answers again
 }
 
 // Dispatcher delivers one destination's events: one loop that owns all state and never waits for a
@@ -144,8 +146,9 @@ type loop struct {
 	idle        bool          // the last exchange found nothing due and left nothing undone
 
 	stopping bool
-	patience time.Time // after it, a loop that ends gives up on a source that is away
-	failure  error
+	patience time.Time // after it, a loop that ends gives up on results that it cannot write
+	failure  error     // of the last exchange
+	refusal  error     // of some held outcome
 }
 
 func newLoop(d *Dispatcher, stop context.Context) *loop {
@@ -372,7 +375,7 @@ func (l *loop) report(t exchanged) {
 		}
 		r := Report{Event: out.event, Outcome: out, Lost: lost[out.key()]}
 		l.summary.count(r)
-		if l.Once && out.Status == Pending && !r.Lost && out.Delay > 0 {
+		if l.Once && out.Status == Pending && !r.Lost {
 			heap.Push(&l.retries, now.Add(out.Delay))
 		}
 		if l.Observer.Settled != nil {
@@ -394,6 +397,20 @@ func (l *loop) putBack(t exchanged) {
 		l.held = append(l.held, t.Held...)
 		l.heldUntil = time.Now().Add(heldDelay)
 	}
+	l.tellRefusal(t.Refused)
+}
+
+// tellRefusal tells the observer once of outcomes that are refused, until none is held any more.
+func (l *loop) tellRefusal(err error) {
+	switch {
+	case len(l.held) == 0:
+		l.refusal = nil
+	case err != nil && l.refusal == nil:
+		l.refusal = err
+		if l.Observer.Trouble != nil {
+			l.Observer.Trouble(err)
+		}
+	}
 }
 
 func (l *loop) claimed(t exchanged) {
@@ -413,8 +430,11 @@ func (l *loop) pace(t exchanged) {
 		l.stumble(t.err, now)
 		return
 	}
+	if l.trouble > 0 || len(t.offered) > len(t.Held) {
+		l.patience = time.Time{}
+	}
 	if l.trouble > 0 {
-		l.trouble, l.failure, l.patience = 0, nil, time.Time{}
+		l.trouble, l.failure = 0, nil
 		if l.Observer.Recovered != nil {
 			l.Observer.Recovered()
 		}
@@ -424,11 +444,14 @@ func (l *loop) pace(t exchanged) {
 	}
 	l.fresh = false
 	l.idle = t.CameRound && len(t.Events) == 0
+	if len(t.Events)+len(t.offered) > 0 {
+		l.poll = minPoll
+	}
 	switch {
 	case !t.CameRound:
 		l.pollAt, l.poll = time.Time{}, minPoll
 	case len(t.Events) > 0:
-		l.pollAt, l.poll = now.Add(minPoll), minPoll
+		l.pollAt = now.Add(minPoll)
 	default:
 		l.pollAt = now.Add(jittered(l.poll, 0.1, rand.Float64()))
 		l.poll = min(2*l.poll, l.PollInterval)
@@ -443,9 +466,6 @@ func (l *loop) stumble(err error, now time.Time) {
 	l.failure, l.fresh, l.idle = err, true, false
 	l.trouble = min(max(2*l.trouble, minTrouble), maxTrouble)
 	l.troubleAt = now.Add(jittered(l.trouble, 0.1, rand.Float64()))
-	if l.ending() && l.patience.IsZero() {
-		l.patience = now.Add(lastSettles)
-	}
 }
 
 // sleep is how long nothing will happen by itself.
@@ -477,7 +497,6 @@ func (l *loop) sleep() time.Duration {
 // stop ends claiming and gives back what is unsent.
 func (l *loop) stop() {
 	l.stopping = true
-	l.patience = time.Now().Add(lastSettles)
 	l.releaseReady()
 }
 
@@ -490,15 +509,12 @@ func (l *loop) releaseReady() {
 
 // done reports whether the run is over.
 func (l *loop) done() bool {
-	busy := l.exchanging || l.sending > 0
-	undone := len(l.ready) + len(l.finished) + len(l.held)
 	switch {
-	case busy:
+	case l.exchanging || l.sending > 0:
 		return false
-	case l.failure != nil && l.ending() && (undone == 0 || time.Now().After(l.patience)):
-		l.giveUp(undone)
-		return true
-	case undone > 0:
+	case l.ending() && l.stuck():
+		return l.outOfPatience()
+	case l.undone() > 0:
 		return false
 	case l.stopping:
 		return true
@@ -508,15 +524,43 @@ func (l *loop) done() bool {
 	return l.Once && l.idle && !l.awaited()
 }
 
-// ending reports whether the loop will not wait for a source that is away.
+// ending reports whether the loop will not wait for ever for others.
 func (l *loop) ending() bool { return l.stopping || l.Once }
+
+// undone is how many claimed events are not settled, those being sent left out.
+func (l *loop) undone() int { return len(l.ready) + len(l.finished) + len(l.held) }
+
+// stuck reports whether only others can get the loop on: the source is away, or all that is left
+// are outcomes that it does not take.
+func (l *loop) stuck() bool {
+	return l.failure != nil || len(l.held) > 0 && len(l.held) == l.undone()
+}
+
+// outOfPatience reports whether a loop that is stuck has waited long enough for its results to be
+// written. Without any there is nothing to wait for.
+func (l *loop) outOfPatience() bool {
+	if l.undone() > 0 && l.patience.IsZero() {
+		l.patience = time.Now().Add(lastSettles)
+	}
+	if l.undone() > 0 && time.Now().Before(l.patience) {
+		return false
+	}
+	l.giveUp(l.undone(), errLocked)
+	return true
+}
+
+// Why results are not written, when the source has not said it.
+var (
+	errLocked = errors.New("their rows are locked by others")
+	errKilled = errors.New("no time left")
+)
 
 // giveUp leaves what is undone to the leases: they lapse. A stop with nothing undone is a clean one,
 // whatever the source's state.
-func (l *loop) giveUp(undone int) {
+func (l *loop) giveUp(undone int, why error) {
 	switch {
 	case undone > 0:
-		l.failure = fmt.Errorf("%d results not written, their events will be sent again: %w", undone, l.failure)
+		l.failure = fmt.Errorf("%d results not written, their events will be sent again: %w", undone, cmp.Or(l.failure, l.refusal, why))
 	case l.stopping:
 		l.failure = nil
 	}
@@ -525,7 +569,7 @@ func (l *loop) giveUp(undone int) {
 // awaited reports whether a retry of this run is due soon enough to stay for.
 func (l *loop) awaited() bool {
 	now := time.Now()
-	for len(l.retries) > 0 && now.After(l.retries[0]) {
+	for len(l.retries) > 0 && !now.Before(l.retries[0]) {
 		heap.Pop(&l.retries)
 		l.pollAt, l.idle = time.Time{}, false // look for it once more
 	}
@@ -536,15 +580,16 @@ func (l *loop) awaited() bool {
 func (l *loop) kill() {
 	l.cut()
 	giveUp := time.After(killWait)
-	for l.sending > 0 || l.exchanging || len(l.finished) > 0 {
+	for l.sending > 0 || l.exchanging || l.undone() > 0 {
 		l.exchange()
 		select {
 		case out := <-l.results:
 			l.finish(out)
 		case t := <-l.turns:
 			l.settle(t)
+		case <-time.After(l.sleep()):
 		case <-giveUp:
-			l.giveUp(l.sending + len(l.finished))
+			l.giveUp(l.sending+l.undone(), errKilled)
 			return
 		}
 	}
