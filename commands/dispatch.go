@@ -28,6 +28,8 @@ type dispatchOptions struct {
 	secretFile string
 	private    bool
 	caFile     string
+	clientCert string
+	clientKey  string
 
 	batchSize      int
 	parallel       int
@@ -38,6 +40,7 @@ type dispatchOptions struct {
 	maxAttempts    int
 	backoff        backoffValue
 	jitter         float64
+	maxPayload     sizeValue
 
 	once        bool
 	wait        durationValue
@@ -93,6 +96,8 @@ func (o *dispatchOptions) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.secretFile, "secret-file", "", "`file` with the signing secrets, one a line")
 	fs.BoolVar(&o.private, "allow-private", false, "allow loopback and private addresses")
 	fs.StringVar(&o.caFile, "ca-file", "", "PEM `file` with the only authorities to trust")
+	fs.StringVar(&o.clientCert, "client-cert-file", "", "PEM `file` with the certificate to show to a receiver that asks for one")
+	fs.StringVar(&o.clientKey, "client-key-file", "", "PEM `file` with its key")
 
 	fs.IntVar(&o.batchSize, "batch-size", 100, "`number` of events claimed and not settled, at most")
 	fs.IntVar(&o.parallel, "parallel", 10, "`number` of events being sent at once, at most")
@@ -103,6 +108,7 @@ func (o *dispatchOptions) flags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.maxAttempts, "max-attempts", policy.MaxAttempts, "`number` of failed attempts that make an event failed")
 	fs.Var(&o.backoff, "backoff", "wait after the first failed attempt, doubled up to the cap")
 	fs.Float64Var(&o.jitter, "jitter", policy.Jitter, "`share` by which a wait varies, 0 to 1")
+	fs.Var(&o.maxPayload, "max-payload", "make an event with a larger payload a dead letter, unsent: 64KiB, 1MiB")
 
 	fs.BoolVar(&o.once, "once", false, "end when nothing is due")
 	fs.Var(&o.wait, "wait", "with --once: wait for this run's retries that are due within it")
@@ -182,6 +188,9 @@ func (o *dispatchOptions) open(a *app, secrets []string) (outbox.Sink, error) {
 			BodySentAt:   o.body == "with_sent_at",
 			AllowPrivate: o.private,
 			CAFile:       o.caFile,
+
+			ClientCertFile: o.clientCert,
+			ClientKeyFile:  o.clientKey,
 		},
 	})
 	if err != nil {
@@ -192,7 +201,7 @@ func (o *dispatchOptions) open(a *app, secrets []string) (outbox.Sink, error) {
 
 // flagWords turns a sink's names of settings, which are the file's, into flags.
 var flagWords = strings.NewReplacer("url: ", "", "allow_private", "--allow-private", "ca_file", "--ca-file",
-	"secrets", "OUTBOXCTL_SECRET or --secret-file")
+	"client_cert_file", "--client-cert-file", "client_key_file", "--client-key-file")
 
 // dispatcher puts the loop together.
 func (o *dispatchOptions) dispatcher(source outbox.Source, target outbox.Sink) *outbox.Dispatcher {
@@ -217,6 +226,7 @@ func (o *dispatchOptions) policy() outbox.Policy {
 		MaxAttempts: o.maxAttempts,
 		Backoff:     outbox.Backoff{Base: o.backoff.base, Cap: o.backoff.cap},
 		Jitter:      o.jitter,
+		MaxPayload:  int(o.maxPayload),
 	}
 }
 

@@ -76,3 +76,55 @@ func (v *backoffValue) Set(s string) error {
 	v.cap, err2 = parseDuration(longest)
 	return errors.Join(err, err2)
 }
+
+// sizeValue is a flag's size in bytes: 1MiB, 64KiB, 500kB, 20000. 0 is no limit.
+type sizeValue int
+
+func (v *sizeValue) String() string { return printSize(int(*v)) }
+func (v *sizeValue) Type() string   { return "size" }
+
+func (v *sizeValue) Set(s string) error {
+	n, err := parseSize(s)
+	*v = sizeValue(n)
+	return err
+}
+
+// sizeUnits lists the units, the longer name before the one that it ends in.
+var sizeUnits = []struct {
+	name  string
+	bytes float64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"B", 1}, {"", 1},
+}
+
+// parseSize takes a number and a unit; the letters' case does not count.
+func parseSize(s string) (int, error) {
+	for _, unit := range sizeUnits {
+		if len(s) < len(unit.name) || !strings.EqualFold(s[len(s)-len(unit.name):], unit.name) {
+			continue
+		}
+		number := strings.TrimSpace(s[:len(s)-len(unit.name)])
+		if number == "" || strings.Trim(number, "0123456789.") != "" {
+			break
+		}
+		n, err := strconv.ParseFloat(number, 64)
+		if err != nil || n*unit.bytes > 1<<40 {
+			break
+		}
+		return int(n * unit.bytes), nil
+	}
+	return 0, fmt.Errorf("%q is not a size such as 64KiB, 1MiB or 20000", s)
+}
+
+// printSize is the largest of KiB, MiB and GiB that divides n, or bytes.
+func printSize(n int) string {
+	for _, unit := range []struct {
+		name  string
+		bytes int
+	}{{"GiB", 1 << 30}, {"MiB", 1 << 20}, {"KiB", 1 << 10}} {
+		if n > 0 && n%unit.bytes == 0 {
+			return fmt.Sprint(n/unit.bytes, unit.name)
+		}
+	}
+	return fmt.Sprint(n)
+}

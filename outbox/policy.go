@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 )
 
@@ -23,6 +24,7 @@ const (
 	KindShutdown = "shutdown" // cut off when the dispatcher stopped; keeps its attempt
 	KindCrashed  = "crashed"  // claimed more often than allowed without an outcome
 	KindInvalid  = "invalid"  // the row cannot be turned into a request
+	KindOversize = "oversize" // the payload is larger than allowed
 	KindTimeout  = "timeout"  // no answer within the request timeout
 )
 
@@ -31,6 +33,7 @@ type Policy struct {
 	MaxAttempts int            // failed when attempt number MaxAttempts or a later one fails; ≥ 1
 	Backoff     Backoff        // between attempts
 	Jitter      float64        // share by which a delay varies, 0..1
+	MaxPayload  int            // bytes of a payload; a larger one is a dead letter, unsent; 0 = any
 	Roll        func() float64 // in [0, 1); nil = math/rand
 }
 
@@ -64,6 +67,9 @@ type claimKey struct {
 
 func (o Outcome) key() claimKey { return claimKey{o.ID, o.Lease} }
 
+// released reports whether the event was given back unsent.
+func (o Outcome) released() bool { return o.Refund && o.Status == Pending }
+
 // keys is the set of the claims of outs; nil for none.
 func keys(outs []Outcome) map[claimKey]bool {
 	if len(outs) == 0 {
@@ -88,7 +94,7 @@ func (p Policy) Decide(ev *Event, r Receipt, err error) Outcome {
 		return out
 	}
 	failure := diagnose(err)
-	out.Error, out.ErrorKind, out.ErrorCode = clean(failure.Error()), failure.Kind, failure.Code
+	out.Error, out.ErrorKind, out.ErrorCode = clean(failure.Error()), clean(failure.Kind), failure.Code
 	switch {
 	case failure.Verdict == VerdictPostpone:
 		out.Status, out.Refund, out.Delay = Pending, true, max(failure.After, 0)
@@ -160,6 +166,8 @@ func (p Policy) unsendable(ev *Event) (Outcome, bool) {
 	switch {
 	case ev.Invalid != "":
 		return bury(ev, KindInvalid, ev.Invalid), true
+	case p.MaxPayload > 0 && ev.Size > p.MaxPayload:
+		return bury(ev, KindOversize, fmt.Sprintf("the payload has %d bytes; max_payload is %d", ev.Size, p.MaxPayload)), true
 	case ev.Attempts > p.MaxAttempts && ev.Attempts-ev.Shutdowns > p.MaxAttempts:
 		return bury(ev, KindCrashed, fmt.Sprintf("claimed %d times without an outcome at the end", ev.Attempts)), true
 	}
@@ -170,7 +178,7 @@ func (p Policy) unsendable(ev *Event) (Outcome, bool) {
 // other control characters, at most 1 KB.
 func clean(s string) string {
 	s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
+		if unicode.IsControl(r) {
 			return ' '
 		}
 		return r
