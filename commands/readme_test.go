@@ -67,6 +67,19 @@ func readmeRows(text string) [][]string {
 	return rows
 }
 
+func TestReadmeNamesFilesThatExist(t *testing.T) {
+	t.Parallel()
+	names := regexp.MustCompile("\\]\\(([^):#]+)\\)|`(deploy/[^`]+)`").FindAllStringSubmatch(readme(t), -1)
+	if len(names) < 8 {
+		t.Fatalf("only %d files were found in README", len(names))
+	}
+	for _, m := range names {
+		if _, err := os.Stat(filepath.Join("..", m[1]+m[2])); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestReadmeCommandsExist(t *testing.T) {
 	t.Parallel()
 	command := regexp.MustCompile("(?m)(?:[$;*] +|`)outboxctl ([^`|;\n]*)")
@@ -137,6 +150,9 @@ func TestReadmeHasEveryFlagAndDefault(t *testing.T) {
 	delete(want, "--help")
 	got := map[string]string{}
 	for _, s := range readmeSettings(t) {
+		if _, twice := got[s.flag]; twice {
+			t.Errorf("README has two rows for %s", s.flag)
+		}
 		if s.flag != "" {
 			got[s.flag] = s.standard
 		}
