@@ -74,7 +74,7 @@ func (o *globalOptions) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.color, "color", "auto", "`when` to use colours: auto, always or never")
 	fs.BoolVar(&o.noProgress, "no-progress", false, "no progress bars")
 	fs.BoolVar(&o.yes, "yes", false, "answer yes to every question")
-	fs.StringVar(&o.workerID, "worker-id", "", "`name` of this worker in logs and leases (default: the host's name)")
+	fs.StringVar(&o.workerID, "worker-id", "", "`name` of this worker in logs and leases (default: the host's name and the process id)")
 }
 
 func newRoot(a *app) *cobra.Command {
