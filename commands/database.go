@@ -75,7 +75,10 @@ var parseTroubles = []struct{ theirs, ours string }{
 	{"configure TLS", "sslmode, sslrootcert, sslcert or sslkey cannot be used"},
 	{"parse pool_", "a setting that begins with pool_ cannot be used"},
 	{"read service", "there is no such service in the service file"},
-	{"escape", "a special character in it is not written as %XX; % itself is %25"},
+	{"percent-encoded", "a special character in it is not written as %XX; % itself is %25"},
+	{"unexpected", "a special character in it is not written as %XX; % itself is %25"},
+	{"separator", "a setting behind the ? is not name=value; = in a value is %3D"},
+	{"unterminated", "a quote in it is not closed"},
 }
 
 // parseTrouble says what is wrong with a database URL without repeating any of it.

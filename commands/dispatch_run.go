@@ -154,12 +154,16 @@ func (r *dispatchRun) settled(report outbox.Report) {
 	if !r.log.Enabled(context.Background(), level) {
 		return
 	}
+	attempt := ev.Attempts
+	if out.Refund { // it was none
+		attempt--
+	}
 	attrs := []slog.Attr{
 		slog.Int64("event", ev.ID),
 		slog.String("key", ev.Key.String()),
 		slog.String("type", ev.Type),
 		slog.String("destination", destinationName(ev.Destination)),
-		slog.Int("attempt", ev.Attempts),
+		slog.Int("attempt", attempt),
 	}
 	if out.Latency > 0 {
 		attrs = append(attrs, slog.Duration("latency", out.Latency.Round(10*time.Microsecond)))
