@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -160,6 +161,7 @@ func (o *dispatchOptions) run(ctx context.Context, a *app) error {
 	if err := o.check(); err != nil {
 		return err
 	}
+	o.warnPassword(a)
 	secrets, err := a.secrets(o.secretFile)
 	if err != nil {
 		return err
@@ -173,6 +175,18 @@ func (o *dispatchOptions) run(ctx context.Context, a *app) error {
 	}
 	run := &dispatchRun{app: a, o: o, target: target}
 	return run.start(ctx)
+}
+
+// warnPassword tells who types a password into a command line that others can read it there.
+func (o *dispatchOptions) warnPassword(a *app) {
+	u, err := url.Parse(o.to)
+	typed := slices.ContainsFunc(a.Args, func(arg string) bool { return strings.Contains(arg, o.to) })
+	if err != nil || !typed {
+		return
+	}
+	if _, has := u.User.Password(); has {
+		fmt.Fprintln(a.Err, "outboxctl: warning: a password in --to is visible in the process list; use WEBHOOK_URL")
+	}
 }
 
 // open makes the sink that --to names.
