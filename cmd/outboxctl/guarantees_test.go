@@ -1,0 +1,69 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var (
+	promise  = regexp.MustCompile(`^\| (G\d+) \|`)
+	testName = regexp.MustCompile(`\bTest[A-Z]\w*|\b\w+\.txtar`)
+	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Z]\w*)\(`)
+)
+
+// TestGuaranteesNameTheirTests keeps docs/guarantees.md from promising what nothing proves.
+func TestGuaranteesNameTheirTests(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := readTests(t, "../..")
+	promises := 0
+	for line := range strings.Lines(string(page)) {
+		names := testName.FindAllString(line, -1)
+		if m := promise.FindStringSubmatch(line); m != nil {
+			promises++
+			if len(names) == 0 {
+				t.Errorf("%s names no test", m[1])
+			}
+		}
+		for _, name := range names {
+			if !tests[name] {
+				t.Errorf("there is no %s", name)
+			}
+		}
+	}
+	if promises == 0 {
+		t.Error("no promise was found: the table has changed its form")
+	}
+}
+
+// readTests returns the names of all test functions below root and of the scripts.
+func readTests(t *testing.T, root string) map[string]bool {
+	t.Helper()
+	names := map[string]bool{}
+	scripts, err := filepath.Glob(filepath.Join(root, "testdata/script/*.txtar"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, script := range scripts {
+		names[filepath.Base(script)] = true
+	}
+	for _, file := range goFiles(t, root) {
+		if !strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(filepath.Join(root, file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range testFunc.FindAllSubmatch(source, -1) {
+			names[string(m[1])] = true
+		}
+	}
+	return names
+}
