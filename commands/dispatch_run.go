@@ -125,24 +125,27 @@ func (r *dispatchRun) rereadSecrets(ctx context.Context) {
 			return
 		case <-r.hangup:
 		}
-		if err := r.reload(); err != nil {
+		n, err := r.reload()
+		if err != nil {
 			r.log.Error("secrets not read again, the old ones stay", "error", err.Error())
-		} else {
-			r.log.Info("secrets read again")
+			continue
 		}
+		r.log.Info("secrets read again", "active", n)
+		r.warn()
 	}
 }
 
-func (r *dispatchRun) reload() error {
+// reload returns how many secrets sign from now on.
+func (r *dispatchRun) reload() (int, error) {
 	s, ok := r.target.(interface{ SetSecrets([]string) error })
 	if !ok || r.o.secretFile == "" {
-		return errors.New("there is no --secret-file")
+		return 0, errors.New("there is no --secret-file")
 	}
 	secrets, err := readSecrets(r.o.secretFile)
 	if err != nil {
-		return err
+		return 0, err
 	}
-	return s.SetSecrets(secrets)
+	return len(secrets), s.SetSecrets(secrets)
 }
 
 // settled logs one attempt: never a payload, and of the destination's words only what the sink

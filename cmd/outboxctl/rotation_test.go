@@ -75,6 +75,11 @@ func TestSecretIsRotatedUnderLoad(t *testing.T) {
 	afterwards := reload(2)
 	load()
 	p.stop()
+	for _, said := range []string{`msg="secrets read again" active=2`, `msg="secrets read again" active=1`} {
+		if !strings.Contains(p.err.String(), said) {
+			t.Errorf("the log does not say %s", said)
+		}
+	}
 
 	var both, one int
 	for _, r := range to.Requests() {
