@@ -153,6 +153,7 @@ func TestTheTableDefendsItself(t *testing.T) {
 		{"outbox_key_size", insert + `payload) values ('', '1', 'x', '{}')`},
 		{"outbox_key_size", insert + `payload) values ('order', '', 'x', '{}')`},
 		{"outbox_key_size", insert + `payload) values ('order', repeat('é', 1000), 'x', '{}')`},
+		{"outbox_key_size", insert + `payload) values ('order', '1', repeat('x', 1001), '{}')`},
 		{"outbox_key_size", insert + `payload, destination) values ('order', '1', 'x', '{}', repeat('x', 201))`},
 	}
 	conn := connect(t, outboxtest.URL(t))

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -119,6 +120,9 @@ func appendDocument(events []Event) (string, error) {
 }
 
 func newAppended(ev Event) (appended, error) {
+	if !utf8.ValidString(ev.TenantID + ev.AggregateType + ev.AggregateID + ev.Type + ev.Destination) {
+		return appended{}, errors.New("its tenant, aggregate, type or destination is not UTF-8") // encoding/json would change it
+	}
 	row := appended{
 		TenantID: ev.TenantID, AggregateType: ev.AggregateType, AggregateID: ev.AggregateID,
 		Type: ev.Type, SchemaVersion: max(ev.SchemaVersion, 1), Key: ev.Key,
@@ -136,8 +140,8 @@ func newAppended(ev Event) (appended, error) {
 	switch payload := string(ev.Payload); {
 	case ev.Binary:
 		row.PayloadBytes = ev.Payload
-	case !json.Valid(ev.Payload):
-		return row, errors.New("the payload is not JSON; set Binary for other bytes")
+	case !json.Valid(ev.Payload) || !utf8.ValidString(payload):
+		return row, errors.New("the payload is not JSON in UTF-8; set Binary for other bytes")
 	default:
 		row.Payload = &payload
 	}

@@ -36,7 +36,8 @@ create table :"schema".outbox (
   constraint outbox_lease    check ((status = 'in_progress') = (lease is not null) and (lease is null) = (lease_until is null)),
   constraint outbox_finished check ((finished_at is not null) = (status in ('delivered', 'failed', 'dead_letter', 'discarded'))),
   constraint outbox_key_size check (octet_length(tenant_id) + octet_length(aggregate_type) + octet_length(aggregate_id) <= 2000
-                                    and octet_length(destination) <= 200 and aggregate_type <> '' and aggregate_id <> '')
+                                    and octet_length(event_type) <= 1000 and octet_length(destination) <= 200
+                                    and aggregate_type <> '' and aggregate_id <> '')
 ) with (fillfactor = 45, autovacuum_vacuum_scale_factor = 0.01, autovacuum_vacuum_cost_limit = 2000);
 
 create unique index outbox_key on :"schema".outbox (idempotency_key, destination);
