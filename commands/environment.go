@@ -17,6 +17,10 @@ var noTwin = map[string]bool{
 	"dry-run": true, "reason": true, "database-url": true,
 }
 
+// noTwinMark is the annotation of a flag that selects or consents and shares its name with one that
+// does not.
+const noTwinMark = "no environment twin"
+
 // aliases are further names in the environment, accepted after OUTBOXCTL_….
 var aliases = map[string]string{
 	"to":              "WEBHOOK_URL",
@@ -31,7 +35,8 @@ var aliases = map[string]string{
 func fillFromEnvironment(fs *pflag.FlagSet, getenv func(string) string) error {
 	var bad error
 	fs.VisitAll(func(f *pflag.Flag) {
-		if f.Changed || noTwin[f.Name] || bad != nil {
+		_, marked := f.Annotations[noTwinMark]
+		if f.Changed || noTwin[f.Name] || marked || bad != nil {
 			return
 		}
 		for _, name := range []string{twin(f.Name), aliases[f.Name]} {

@@ -6,20 +6,23 @@ import (
 	"fmt"
 	"io"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/outboxctl/outboxctl/migrate"
 )
 
 const migrateExitCodes = `
-Exit codes: 0 up to date; 1 runtime error; 2 usage error; 4 PostgreSQL cannot be
-reached or refuses us; 5 the schema is newer than this binary; 130, 143 stopped by a
-signal, between two migrations.`
+Exit codes: 0 up to date; 1 runtime error, or others' locks did not go away; 2 usage
+error; 4 PostgreSQL cannot be reached or refuses us; 5 the schema is newer than this
+binary; 130, 143 stopped by a signal, between two migrations.`
 
 func newMigrate(a *app) *cobra.Command {
+	var o lockOptions
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "create the outbox's schema or bring it up to date",
@@ -35,25 +38,59 @@ migrate is migrate up.
   outboxctl migrate --schema billing
   outboxctl migrate print > outbox.sql`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrateUp(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrateUp(cmd.Context(), o) },
 	}
-	cmd.AddCommand(newMigrateUp(a), newMigrateStatus(a), newMigrateVerify(a), newMigratePrint(a))
+	o.flags(cmd.Flags())
+	cmd.AddCommand(newMigrateUp(a), newMigrateDown(a), newMigrateStatus(a), newMigrateVerify(a),
+		newMigratePlan(a), newMigratePrint(a), newMigrateGrants(a))
 	return cmd
 }
 
 func newMigrateUp(a *app) *cobra.Command {
-	return &cobra.Command{
+	var o lockOptions
+	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "apply the migrations that are missing",
-		Long: `Apply the migrations that are missing, each in a transaction of its own. Nothing is
-left half done when it is stopped: run it again. A schema that a newer outboxctl has
-migrated is left alone.
+		Long: `Apply the migrations that are missing, each in a transaction of its own, and restore
+indexes of the outbox that somebody dropped or that are invalid, without making
+anybody wait. Nothing is left half done when it is stopped: run it again. A schema
+that a newer outboxctl has migrated is left alone.
+
+Producers and dispatchers go on. Where a migration needs a lock that others hold, they
+may queue behind it; so it gives up after --lock-timeout, lets them pass, comes again,
+--lock-tries times in all, and says who holds the lock. See migrate plan.
 ` + migrateExitCodes,
 		Example: `  outboxctl migrate up
   outboxctl migrate up -o json`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrateUp(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrateUp(cmd.Context(), o) },
 	}
+	o.flags(cmd.Flags())
+	return cmd
+}
+
+// lockOptions are the flags of what may have to wait for others' locks.
+type lockOptions struct {
+	timeout durationValue
+	tries   int
+}
+
+func (o *lockOptions) flags(fs *pflag.FlagSet) {
+	usual := migrate.Defaults()
+	o.timeout = durationValue(usual.Lock)
+	fs.Var(&o.timeout, "lock-timeout", "of one try to get a lock that others hold, 2s at most")
+	fs.IntVar(&o.tries, "lock-tries", usual.Tries, "`number` of tries of one migration")
+}
+
+func (o *lockOptions) limits() (migrate.Limits, error) {
+	l := migrate.Limits{Lock: time.Duration(o.timeout), Tries: o.tries}
+	switch {
+	case l.Lock < time.Millisecond || l.Lock > migrate.MaxLock:
+		return l, usage(fmt.Errorf("--lock-timeout must be 1ms to %s: producers queue behind whoever waits for a lock", migrate.MaxLock), "")
+	case l.Tries < 1:
+		return l, usage(errors.New("--lock-tries must be 1 or more"), "")
+	}
+	return l, nil
 }
 
 func newMigrateStatus(a *app) *cobra.Command {
@@ -106,38 +143,71 @@ Exit codes: 0 done; 2 usage error.`,
 	}
 }
 
-// migrateUp says each migration on stderr when it is done, and where that led on stdout.
-func (a *app) migrateUp(ctx context.Context) error {
+// migrateUp says each step on stderr when it is done, and where that led on stdout.
+func (a *app) migrateUp(ctx context.Context, o lockOptions) error {
+	limits, err := o.limits()
+	if err != nil {
+		return err
+	}
 	return a.withSchema(ctx, func(s *migrate.Schema) error {
-		applied := 0
-		for m, err := range s.Up(ctx) {
+		s.Limit(limits)
+		restored, did := []string{}, "nothing to do"
+		for n, err := range s.Up(ctx) {
 			if err != nil {
 				return upFailure(err)
 			}
-			applied++
-			fmt.Fprintf(a.Err, "applied %d %s\n", m.Version, m.Name)
+			a.sayNews(n)
+			switch n.What {
+			case migrate.Applied:
+				did = "up to date"
+			case migrate.Restored:
+				did = "up to date"
+				restored = append(restored, n.Name)
+			}
 		}
-		st, err := s.Status(ctx)
-		if err != nil {
-			return err
-		}
-		if a.global.output == "json" {
-			return a.printJSON(migrateDocument(st))
-		}
-		did := "nothing to do"
-		if applied > 0 {
-			did = "up to date"
-		}
-		_, err = fmt.Fprintf(a.Out, "schema %s is at version %d: %s\n", a.global.schema, st.Current, did)
-		return err
+		return a.printSchema(ctx, s, did, restored)
 	})
 }
 
-// upFailure adds a hint for the table that someone made before us.
+// sayNews says on stderr what happens.
+func (a *app) sayNews(n migrate.News) {
+	switch n.What {
+	case migrate.Restored:
+		fmt.Fprintf(a.Err, "restored index %s\n", n.Name)
+	case migrate.Waiting:
+		names := make([]string, len(n.Blockers))
+		for i, b := range n.Blockers {
+			names[i] = b.String()
+		}
+		fmt.Fprintf(a.Err, "%s waits for %s\n", n.Name, strings.Join(names, ", "))
+	default:
+		fmt.Fprintf(a.Err, "%s %d %s\n", n.What, n.Version, n.Name)
+	}
+}
+
+// printSchema says where a migration led.
+func (a *app) printSchema(ctx context.Context, s *migrate.Schema, did string, restored []string) error {
+	st, err := s.Status(ctx)
+	if err != nil {
+		return err
+	}
+	if a.global.output == "json" {
+		doc := migrateDocument(st)
+		doc.Restored = restored
+		return a.printJSON(doc)
+	}
+	_, err = fmt.Fprintf(a.Out, "schema %s is at version %d: %s\n", a.global.schema, st.Current, did)
+	return err
+}
+
+// upFailure adds hints: for the table that someone made before us, and for the way past a pooler.
 func upFailure(err error) error {
 	const duplicateTable = "42P07"
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == duplicateTable {
 		return &failure{exitError, err, "the schema holds a table of that name that is not outboxctl's: choose another with --schema"}
+	}
+	if errors.Is(err, migrate.ErrPooled) {
+		return usage(err, "give the server's own address with --direct-database-url")
 	}
 	return err
 }
@@ -234,6 +304,8 @@ type migrateJSON struct {
 	Current     int              `json:"current"`
 	Latest      int              `json:"latest"`
 	Migrations  []migrationJSON  `json:"migrations"`
+	Restored    []string         `json:"restored,omitzero"`    // indexes, of up alone
+	Plan        []plannedJSON    `json:"plan,omitzero"`        // of plan alone
 	Differences []differenceJSON `json:"differences,omitzero"` // of verify alone
 }
 

@@ -36,22 +36,50 @@ const first = `if not exists (select from pg_namespace where nspname = :'schema'
 end if;
 `
 
+// bound keeps producers from queueing for long behind a migration that needs a lock of theirs.
+const bound = `perform set_config('lock_timeout', '%[1]s', true), set_config('statement_timeout', '%[2]s', true);
+`
+
+// inside says what it means that a script cannot build an index as migrate up does.
+const inside = `-- These indexes are built while producers wait, and those that an unfinished build left are dropped
+-- first: where the table holds many rows, rather run "outboxctl migrate".
+`
+
 // Print returns a script that brings the schema of that name up to date.
 func Print(schema string) (string, error) {
 	if err := checkName(schema); err != nil {
 		return "", err
 	}
-	var script strings.Builder
-	script.WriteString(header)
-	for _, m := range migrations() {
+	return script(schema, migrations()), nil
+}
+
+func script(schema string, steps []Migration) string {
+	var text strings.Builder
+	text.WriteString(header)
+	for _, m := range steps {
 		applied := fmt.Sprintf(`exists (select from :"schema".outbox_migrations where version = %d)`, m.Version)
-		up := m.up
 		if m.Version == 1 {
-			applied, up = firstApplied, first+up
+			applied = firstApplied
 		}
-		up = strings.TrimSpace(up)
-		text := fmt.Sprintf(block, lockKey(schema), applied, up, m.Version, m.Name, m.Oldest)
-		script.WriteString(in(schema, text))
+		part := fmt.Sprintf(block, lockKey(schema), applied, m.body(), m.Version, m.Name, m.Oldest)
+		text.WriteString(in(schema, part))
 	}
-	return script.String(), nil
+	return text.String()
+}
+
+// body is the way up as a block holds it.
+func (m Migration) body() string {
+	var text strings.Builder
+	switch {
+	case m.Version == 1:
+		text.WriteString(first)
+	case m.blocksWriters():
+		fmt.Fprintf(&text, bound, milliseconds(Defaults().Lock), milliseconds(MaxLock))
+	case m.outside:
+		text.WriteString(inside)
+		for _, ix := range m.indexes {
+			fmt.Fprintf(&text, "drop index if exists :\"schema\".%s;\n", ix.name)
+		}
+	}
+	return strings.TrimSpace(text.String() + m.up)
 }

@@ -19,13 +19,20 @@ type Beginner interface {
 
 // Schema is the outbox's schema in one database.
 type Schema struct {
-	db   Beginner
-	name string
+	db     Beginner
+	name   string
+	steps  []Migration
+	limits Limits
 }
 
 // New returns the schema of that raw name in db, there or not. It may need quoting; My-"Schema"
-// is a name.
-func New(db Beginner, name string) *Schema { return &Schema{db: db, name: name} }
+// is a name. db is a *pgxpool.Pool or a *pgx.Conn for whoever migrates.
+func New(db Beginner, name string) *Schema {
+	return &Schema{db: db, name: name, steps: migrations(), limits: Defaults()}
+}
+
+// latest is the version that the steps lead to: [Latest].
+func (s *Schema) latest() int { return s.steps[len(s.steps)-1].Version }
 
 // Status is where a schema stands.
 type Status struct {
@@ -53,7 +60,7 @@ func (s *Schema) Status(ctx context.Context) (Status, error) {
 	if err != nil {
 		return Status{}, fmt.Errorf("schema status: %w", err)
 	}
-	return status(applied), nil
+	return s.status(applied), nil
 }
 
 // Check returns the schema's version, and an error when this binary cannot work with it:
@@ -77,22 +84,22 @@ func (st Status) check() error {
 	switch {
 	case st.Current == 0:
 		return ErrMissing
-	case st.Current < Latest:
-		return fmt.Errorf("%w: version %d, needed %d", ErrOlder, st.Current, Latest)
-	case oldest > Latest:
-		return fmt.Errorf("%w: version %d, known %d", ErrNewer, st.Current, Latest)
+	case st.Current < st.Latest:
+		return fmt.Errorf("%w: version %d, needed %d", ErrOlder, st.Current, st.Latest)
+	case oldest > st.Latest:
+		return fmt.Errorf("%w: version %d, known %d", ErrNewer, st.Current, st.Latest)
 	}
 	return nil
 }
 
-func status(applied []Step) Status {
-	st := Status{Latest: Latest, Migrations: applied}
+func (s *Schema) status(applied []Step) Status {
+	st := Status{Latest: s.latest(), Migrations: applied}
 	known := map[int]bool{}
 	for _, step := range applied {
 		st.Current = max(st.Current, step.Version)
 		known[step.Version] = true
 	}
-	for _, m := range migrations() {
+	for _, m := range s.steps {
 		if !known[m.Version] {
 			st.Migrations = append(st.Migrations, Step{Version: m.Version, Name: m.Name, Oldest: m.Oldest})
 		}

@@ -2,118 +2,67 @@ package migrate
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/binary"
-	"errors"
 	"fmt"
 	"iter"
-	"math/rand/v2"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 )
 
-const (
-	pause    = 50 * time.Millisecond // between two looks at a lock; ±50 %
-	patience = 5 * time.Minute       // with another migration that holds the lock
-	tries    = 10                    // of one migration that others' locks are in the way of
-)
-
-// Up applies the migrations that are missing, each in a transaction of its own, and yields them
-// as they are committed. Run by several at once, each migration is applied and yielded by one of
-// them, and all end when there is nothing left to apply. A missing schema is created.
+// Up applies the migrations that are missing, each in a transaction of its own, and then restores
+// the indexes of the schema that are missing or invalid, without making producers or dispatchers
+// wait. It yields each as it is done, and who is in the way while it waits. Run by several at once,
+// each migration is applied and yielded by one of them, and all end when there is nothing left to
+// do. A missing schema is created.
 //
 // It yields an error at most once, as its last: [ErrNewer] when the database knows migrations
-// that this binary does not, [ErrBusy] when others' locks do not go away, [ErrName], or the
-// database's. What was yielded before stays applied.
-func (s *Schema) Up(ctx context.Context) iter.Seq2[Migration, error] {
-	return func(yield func(Migration, error) bool) {
-		for {
-			m, done, err := s.patiently(ctx)
-			if err != nil {
-				yield(Migration{}, err)
-				return
-			}
-			if done || !yield(m, nil) {
-				return
-			}
-		}
-	}
+// that this binary does not, [ErrBusy] when others' locks do not go away, [ErrPooled] when an index
+// is to be built behind a pooler, [ErrName], or the database's. What was yielded before stays applied.
+func (s *Schema) Up(ctx context.Context) iter.Seq2[News, error] {
+	return s.working(func(w *work) error { return w.up(ctx) })
 }
 
-// patiently applies the next migration, and tries again while others are in the way.
-func (s *Schema) patiently(ctx context.Context) (m Migration, done bool, err error) {
-	start := time.Now()
-	for failed := 0; ; {
-		m, done, err = s.next(ctx)
-		switch {
-		case err == nil:
-			return m, done, nil
-		case errors.Is(err, errLocked):
-			if time.Since(start) > patience {
-				return m, false, fmt.Errorf("%w: another migration has been running for %s", ErrBusy, patience)
-			}
-		case passing(err):
-			if failed++; failed == tries {
-				return m, false, fmt.Errorf("%w: %w", ErrBusy, err)
-			}
-		default:
-			return m, false, err
-		}
-		if err := sleep(ctx, pause/2+rand.N(pause)); err != nil {
-			return m, false, err
-		}
-	}
-}
-
-// errLocked says that another migration of this schema holds the lock.
-var errLocked = errors.New("another migration is running")
-
-// limitsSQL: producers and dispatchers queue behind a DDL statement that waits for a lock, so rather
-// give up and come again. Our own work may take longer than a role's queries usually may.
-const limitsSQL = `set local lock_timeout = '2s'; set local statement_timeout = 0`
-
-// lockSQL does not wait: a session that waits for a lock inside the server is not cancelled when
-// its process dies, and would hold up the migration after next. It belongs to the transaction, so
-// it cannot be left behind and works through a pooler.
-const lockSQL = `select pg_try_advisory_xact_lock($1)`
-
-// next applies the first migration that is missing; done says that there is none.
-func (s *Schema) next(ctx context.Context) (m Migration, done bool, err error) {
-	err = s.within(ctx, pgx.ReadWrite, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, limitsSQL); err != nil {
-			return err
-		}
-		var locked bool
-		if err := tx.QueryRow(ctx, lockSQL, lockKey(s.name)).Scan(&locked); err != nil {
-			return fmt.Errorf("lock the schema: %w", err)
-		}
-		if !locked {
-			return errLocked
-		}
-		applied, err := s.applied(ctx, tx)
+func (w *work) up(ctx context.Context) error {
+	for {
+		m, done, err := w.missing(ctx)
 		if err != nil {
-			return fmt.Errorf("read the schema's version: %w", err)
-		}
-		m, done, err = missing(applied)
-		if err != nil || done {
 			return err
 		}
-		return s.apply(ctx, tx, m)
+		if done {
+			return w.mend(ctx)
+		}
+		did, err := w.apply(ctx, m)
+		if err != nil {
+			return err
+		}
+		if !did {
+			continue
+		}
+		if err := w.tell(News{What: Applied, Version: m.Version, Name: m.Name}); err != nil {
+			return err
+		}
+	}
+}
+
+// missing looks for the next migration to apply; done says that there is none.
+func (w *work) missing(ctx context.Context) (m Migration, done bool, err error) {
+	err = w.read(ctx, func(tx pgx.Tx) error {
+		m, done, err = w.next(ctx, tx)
+		return err
 	})
 	return m, done, err
 }
 
-// missing returns the first migration that was not applied.
-func missing(applied []Step) (m Migration, done bool, err error) {
-	for _, step := range applied {
-		if step.Version > Latest {
-			return m, false, fmt.Errorf("%w: version %d, known %d", ErrNewer, step.Version, Latest)
-		}
+// next returns the first migration that was not applied.
+func (s *Schema) next(ctx context.Context, tx pgx.Tx) (m Migration, done bool, err error) {
+	applied, err := s.applied(ctx, tx)
+	if err != nil {
+		return m, false, fmt.Errorf("read the schema's version: %w", err)
 	}
-	for _, m := range migrations() {
+	if err := s.knows(applied); err != nil {
+		return m, false, err
+	}
+	for _, m := range s.steps {
 		have := func(step Step) bool { return step.Version == m.Version }
 		if !slices.ContainsFunc(applied, have) {
 			return m, false, nil
@@ -122,13 +71,68 @@ func missing(applied []Step) (m Migration, done bool, err error) {
 	return m, true, nil
 }
 
+// knows refuses to change a schema that a newer binary migrated.
+func (s *Schema) knows(applied []Step) error {
+	for _, step := range applied {
+		if step.Version > s.latest() {
+			return fmt.Errorf("%w: version %d, known %d", ErrNewer, step.Version, s.latest())
+		}
+	}
+	return nil
+}
+
+// apply applies a migration, unless somebody else was faster.
+func (w *work) apply(ctx context.Context, m Migration) (did bool, err error) {
+	if m.outside {
+		return w.applyOutside(ctx, m)
+	}
+	err = w.patiently(ctx, m.String(), func(ctx context.Context, tx pgx.Tx) (err error) {
+		if did, err = w.stillNext(ctx, tx, m); err != nil || !did {
+			return err
+		}
+		return w.execute(ctx, tx, m)
+	})
+	return did && err == nil, err
+}
+
+// applyOutside builds a migration's indexes one by one, and finds those that are there already when
+// an earlier run was cut off.
+func (w *work) applyOutside(ctx context.Context, m Migration) (did bool, err error) {
+	err = w.inSession(ctx, m.String(), func(w *work, conn *pgx.Conn) error {
+		err := w.read(ctx, func(tx pgx.Tx) error {
+			did, err = w.stillNext(ctx, tx, m)
+			return err
+		})
+		if err != nil || !did {
+			return err
+		}
+		for _, ix := range m.indexes {
+			if _, err := w.build(ctx, conn, ix); err != nil {
+				return err
+			}
+		}
+		return w.patiently(ctx, m.String(), func(ctx context.Context, tx pgx.Tx) error {
+			return w.record(ctx, tx, m)
+		})
+	})
+	return did && err == nil, err
+}
+
+func (w *work) stillNext(ctx context.Context, tx pgx.Tx, m Migration) (bool, error) {
+	next, done, err := w.next(ctx, tx)
+	return err == nil && !done && next.Version == m.Version, err
+}
+
 const schemaExistsSQL = `select exists (select from pg_namespace where nspname = $1)`
 
 const recordSQL = `
 insert into :"schema".outbox_migrations (version, name, min_binary)
 values ($1, $2, $3)`
 
-func (s *Schema) apply(ctx context.Context, tx pgx.Tx, m Migration) error {
+// boundSQL: whoever queues behind a statement also queues while it works.
+const boundSQL = `select set_config('statement_timeout', $1, true)`
+
+func (s *Schema) execute(ctx context.Context, tx pgx.Tx, m Migration) error {
 	// `create schema if not exists` needs the right to create one even where there is one.
 	var exists bool
 	if err := tx.QueryRow(ctx, schemaExistsSQL, s.name).Scan(&exists); err != nil {
@@ -139,42 +143,20 @@ func (s *Schema) apply(ctx context.Context, tx pgx.Tx, m Migration) error {
 			return fmt.Errorf("create schema %q: %w", s.name, err)
 		}
 	}
-	if _, err := tx.Exec(ctx, in(s.name, m.up)); err != nil {
-		return fmt.Errorf("migration %d %s: %w", m.Version, m.Name, err)
+	if m.blocksWriters() {
+		if _, err := tx.Exec(ctx, boundSQL, milliseconds(MaxLock)); err != nil {
+			return err
+		}
 	}
+	if _, err := tx.Exec(ctx, in(s.name, m.up)); err != nil {
+		return fmt.Errorf("%s: %w", m, err)
+	}
+	return s.record(ctx, tx, m)
+}
+
+func (s *Schema) record(ctx context.Context, tx pgx.Tx, m Migration) error {
 	if _, err := tx.Exec(ctx, in(s.name, recordSQL), m.Version, m.Name, m.Oldest); err != nil {
-		return fmt.Errorf("record migration %d: %w", m.Version, err)
+		return fmt.Errorf("record %s: %w", m, err)
 	}
 	return nil
-}
-
-// lockKey is the advisory lock of migrations of a schema. Two schemas of one database share it
-// once in 2^64 pairs, and then only wait for each other.
-func lockKey(schema string) int64 {
-	sum := sha256.Sum256([]byte("outboxctl\x00migrate\x00" + schema))
-	return int64(binary.BigEndian.Uint64(sum[:8]))
-}
-
-// passing reports whether err is of a kind that goes away: someone else's locks, or a schema that
-// someone else, who does not take ours, created in between.
-func passing(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && slices.Contains([]string{
-		"55P03", // lock_not_available: lock_timeout
-		"40P01", // deadlock_detected
-		"40001", // serialization_failure
-		"42P06", // duplicate_schema
-	}, pg.Code) || ok && pg.Code == "23505" && pg.ConstraintName == "pg_namespace_nspname_index"
-}
-
-// sleep waits for d, or until ctx is done.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-timer.C:
-		return nil
-	}
 }

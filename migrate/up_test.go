@@ -32,11 +32,13 @@ func connect(t *testing.T, url string) *pgx.Conn {
 
 // up migrates and returns the versions that this call applied.
 func up(s *migrate.Schema) (versions []int, err error) {
-	for m, err := range s.Up(context.Background()) {
+	for n, err := range s.Up(context.Background()) {
 		if err != nil {
 			return versions, err
 		}
-		versions = append(versions, m.Version)
+		if n.What == migrate.Applied {
+			versions = append(versions, n.Version)
+		}
 	}
 	return versions, nil
 }

@@ -52,12 +52,12 @@ func (s *Schema) Verify(ctx context.Context) ([]Difference, error) {
 	if err != nil {
 		return nil, fmt.Errorf("verify the schema: %w", err)
 	}
-	st := status(applied)
+	st := s.status(applied)
 	if err := st.check(); err != nil {
 		return nil, err
 	}
-	if st.Current > Latest {
-		return nil, fmt.Errorf("%w: version %d, known %d", ErrNewer, st.Current, Latest)
+	if st.Current > st.Latest {
+		return nil, fmt.Errorf("%w: version %d, known %d", ErrNewer, st.Current, st.Latest)
 	}
 	return append(st.gaps(), compare(objects(expected), have)...), nil
 }

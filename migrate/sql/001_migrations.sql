@@ -1,4 +1,5 @@
 -- oldest binary: 1
+-- locks: none
 create table :"schema".outbox_migrations (
   version    int         not null primary key,
   name       text        not null,

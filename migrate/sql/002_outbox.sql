@@ -1,4 +1,5 @@
 -- oldest binary: 2
+-- locks: none
 
 -- A row is one delivery of one event to one destination and carries its own state. A claim must stay
 -- a HOT update: no index key or predicate may name status, attempts, lease, lease_until,

@@ -1,4 +1,5 @@
 -- oldest binary: 3
+-- locks: none
 
 -- One row per attempt that did not deliver, and per delivery when asked. It has no foreign key: the
 -- history outlives a purged event, and a settle need not look up what it has just updated.

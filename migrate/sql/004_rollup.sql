@@ -1,4 +1,5 @@
 -- oldest binary: 4
+-- locks: none
 
 -- What was settled, per minute: rates, error shares and attempts until success need no scan of the
 -- outbox. The column worker, a slot, keeps dispatchers off each other's rows.

@@ -1,4 +1,5 @@
 -- oldest binary: 5
+-- locks: none
 
 -- The heartbeats of dispatchers: who serves which destinations, since when, as which version.
 create table :"schema".outbox_workers (

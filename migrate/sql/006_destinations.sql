@@ -1,4 +1,5 @@
 -- oldest binary: 6
+-- locks: none
 
 -- What all dispatchers of a destination share: its ordering, the breaker as last seen, its pause.
 create table :"schema".outbox_destinations (

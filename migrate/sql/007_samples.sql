@@ -1,4 +1,5 @@
 -- oldest binary: 7
+-- locks: none
 
 -- Small samples of the outbox's health, for trends that the rollup cannot tell.
 create table :"schema".outbox_samples (

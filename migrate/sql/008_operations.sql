@@ -1,4 +1,5 @@
 -- oldest binary: 8
+-- locks: none
 
 -- The audit of operators' commands. A running purge's row with a fresh heartbeat keeps a second one out.
 create table :"schema".outbox_operations (

@@ -1,4 +1,5 @@
 -- oldest binary: 9
+-- locks: none
 
 -- A producer's one call, inside the transaction of its business change. A key that is there already,
 -- under any destination, is a repeat: it changes nothing and returns the id of the row that has it.

@@ -1,0 +1,83 @@
+package migrate
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Planned is something that [Schema.Up] would do now.
+type Planned struct {
+	Version int           // of the migration; 0 = an index to restore
+	Name    string        // of the migration or the index
+	Locks   []Lock        // on tables that are there, the record of migrations among them
+	Outside bool          // of a transaction: it builds indexes concurrently
+	Wait    time.Duration // for others' locks, at most; outside, for each older transaction
+	Oldest  int           // the oldest binary schema version that may run beside it
+}
+
+// BlocksWriters reports whether producers and dispatchers may have to wait for it, [MaxLock] at most.
+func (p Planned) BlocksWriters() bool { return slices.ContainsFunc(p.Locks, Lock.BlocksWriters) }
+
+// recordTable is where the migrations are recorded.
+const recordTable = "outbox_migrations"
+
+// Plan returns what Up would do now, nothing when the schema is up to date. It changes nothing. It
+// returns [ErrNewer] when Up would.
+func (s *Schema) Plan(ctx context.Context) (all []Planned, err error) {
+	err = s.read(ctx, func(tx pgx.Tx) error {
+		applied, err := s.applied(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := s.knows(applied); err != nil {
+			return err
+		}
+		broken, err := s.broken(ctx, tx, ourIndexes()...)
+		if err != nil {
+			return err
+		}
+		all = s.plan(applied, broken)
+		return nil
+	})
+	return all, err
+}
+
+func (s *Schema) plan(applied []Step, broken []index) (all []Planned) {
+	have, coming := map[int]bool{}, map[string]bool{}
+	for _, step := range applied {
+		have[step.Version] = true
+	}
+	for _, m := range s.steps {
+		if have[m.Version] {
+			continue
+		}
+		all = append(all, s.planned(m))
+		for _, ix := range m.indexes {
+			coming[ix.name] = true
+		}
+	}
+	for _, ix := range broken {
+		if !coming[ix.name] {
+			all = append(all, Planned{Name: ix.name, Locks: ix.locks(), Outside: true, Wait: patience})
+		}
+	}
+	return all
+}
+
+func (s *Schema) planned(m Migration) Planned {
+	p := Planned{Version: m.Version, Name: m.Name, Locks: m.Locks, Outside: m.outside, Oldest: m.Oldest}
+	if m.Version > 1 {
+		p.Locks = append(p.Locks[:len(p.Locks):len(p.Locks)], Lock{recordTable, "row exclusive"})
+	}
+	p.Wait = time.Duration(s.limits.Tries) * s.limits.Lock
+	if m.outside {
+		p.Wait = patience
+	}
+	return p
+}
+
+// locks are those of a build: writers may write, nobody may vacuum or alter.
+func (ix index) locks() []Lock { return []Lock{{ix.table, "share update exclusive"}} }
