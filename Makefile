@@ -12,7 +12,7 @@ COMMIT    = $(shell git rev-parse HEAD 2>/dev/null)
 DATE      = $(shell git log -1 --format=%cI 2>/dev/null)
 LDFLAGS   = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 
-.PHONY: help demo test test-long bench fuzz lint build postgres
+.PHONY: help demo test test-long bench fuzz lint build postgres needs
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -20,10 +20,10 @@ help: ## list what there is
 demo: postgres ## orders, a flaky receiver, and the proof that nothing was lost, under a minute
 	@$(GO) run ./cmd/demo
 
-test: postgres ## every test, on a PostgreSQL of its own; PKG=./migrate RUN=TestName narrow it, RACE=1 looks for races
+test: postgres needs ## every test, on a PostgreSQL of its own; PKG=./migrate RUN=TestName narrow it, RACE=1 looks for races
 	$(WITHPG) go test$(if $(RACE), -race)$(if $(RUN), -run '$(RUN)') $(PKG)
 
-test-long: postgres ## the same in the long form: more rows, more crashes, many minutes
+test-long: postgres needs ## the same in the long form: more rows, more crashes, many minutes
 	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)
 
 bench: postgres ## speed in events/s, each beside the ceiling of the same run; BENCH=Name narrows it
@@ -44,3 +44,7 @@ build: ## bin/outboxctl, with its version
 # Installs the PostgreSQL server where there is none; says nothing where there is.
 postgres:
 	@.ci/postgres
+
+# What some tests on Linux need beside it, likewise.
+needs:
+	@.ci/needs
