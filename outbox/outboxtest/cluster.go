@@ -24,6 +24,7 @@ type Options struct {
 	Settings []string // lines for postgresql.conf, after and so above our own
 	Fsync    bool     // write through to the disk, as a real server does
 	Password string   // of the role postgres; "" trusts everyone who can reach 127.0.0.1
+	Clock    bool     // a clock of its own, which [Cluster.Shift] moves; Linux with libfaketime alone
 }
 
 // Cluster is a throw-away PostgreSQL of this process. It ends with the process, however that ends.
@@ -34,6 +35,7 @@ type Cluster struct {
 	dir    string // holds data and log; removed by the watchdog
 	port   int
 	as     *syscall.SysProcAttr
+	clock  []string // the server's environment for a clock of its own
 	guard  *watchdog
 	server *exec.Cmd // nil = not running
 	life   *os.File  // ends when the last of the server's processes does
@@ -75,6 +77,11 @@ func Start(opts Options) (*Cluster, error) {
 func (c *Cluster) create(owner *int) error {
 	if owner != nil {
 		if err := os.Chown(c.dir, *owner, -1); err != nil {
+			return err
+		}
+	}
+	if c.opts.Clock {
+		if err := c.ownClock(); err != nil {
 			return err
 		}
 	}
@@ -164,6 +171,7 @@ func (c *Cluster) start() error {
 	defer held.Close()
 	server := c.command("postgres", "-D", c.data())
 	server.Stdout, server.Stderr = log, log
+	server.Env = append(server.Env, c.clock...)
 	server.ExtraFiles = []*os.File{held} // its children inherit it
 	if err := server.Start(); err != nil {
 		life.Close()
