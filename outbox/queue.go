@@ -17,6 +17,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // queueLimits bound an exchange. The lock timeout is short: claims skip locked rows, so only a
@@ -51,13 +52,14 @@ type Queue struct {
 	freeSQL  string
 	heldSQL  string
 	doubtful map[claimKey]bool // settled once, with the reply lost
-	locked   map[claimKey]bool // found locked by somebody else
+	blocked  map[claimKey]bool // found locked or refused, to be settled without a claim beside it
 }
 
 var _ Source = (*Queue)(nil)
 
 // Queue returns the queue of one destination.
 func (s *Store) Queue(o QueueOptions) *Queue {
+	o.Worker = clean(o.Worker)
 	q := &Queue{store: s, o: o, slot: int16(mathrand.N(1 << 15)), walk: walk{every: o.PollInterval}, doubtful: map[claimKey]bool{}}
 	q.fullSQL = s.sql(q.o.Only.narrow(claimFullSQL))
 	q.markSQL = s.sql(q.o.Only.narrow(claimMarkedSQL))
@@ -76,10 +78,7 @@ func (q *Queue) Exchange(ctx context.Context, outs []Outcome, want Want) (Exchan
 	defer cancel()
 	slices.SortFunc(outs, func(a, b Outcome) int { return cmp.Compare(a.ID, b.ID) }) // the order of locks
 	done, err := q.exchange(ctx, outs, want)
-	if err == nil {
-		err = errors.Join(q.confirm(ctx, outs, &done), q.countShutdowns(ctx, done.Events))
-	}
-	return done, err
+	return done, errors.Join(err, q.confirm(ctx, outs, &done), q.countShutdowns(ctx, done.Events))
 }
 
 // shutdownsSQL counts how many of an event's attempts a shutdown cut off.
@@ -126,7 +125,7 @@ func (q *Queue) countShutdowns(ctx context.Context, events []Event) error {
 
 // exchange tries the one round trip, and the settle alone when PostgreSQL refuses that.
 func (q *Queue) exchange(ctx context.Context, outs []Outcome, want Want) (Exchanged, error) {
-	if len(outs) > 0 && q.locked[outs[0].key()] {
+	if slices.ContainsFunc(outs, func(out Outcome) bool { return q.blocked[out.key()] }) {
 		return q.settleAlone(ctx, outs)
 	}
 	done, err := q.roundTrip(ctx, outs, want)
@@ -136,35 +135,46 @@ func (q *Queue) exchange(ctx context.Context, outs []Outcome, want Want) (Exchan
 	case refused(err) && len(outs) > 0:
 		alone, settleErr := q.settleAlone(ctx, outs)
 		return alone, errors.Join(settleErr, claimTrouble(err, settleErr))
-	case !pgconn.SafeToRetry(err):
-		for _, out := range outs {
-			q.doubtful[out.key()] = true
-		}
 	}
+	q.doubt(outs, err)
 	return Exchanged{Held: outs}, fmt.Errorf("exchange: %w", err)
+}
+
+// doubt notes that a settle of outs may have gone through although it ended with err.
+func (q *Queue) doubt(outs []Outcome, err error) {
+	if refused(err) || pgconn.SafeToRetry(err) {
+		return
+	}
+	for _, out := range outs {
+		q.doubtful[out.key()] = true
+	}
 }
 
 // refused reports whether PostgreSQL answered with an error and is still there: nothing of the
 // transaction was done.
 func refused(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pg.Severity != "FATAL" && pg.Severity != "PANIC" && !strings.HasPrefix(pg.Code, "57P")
+	return ok && pg.SeverityUnlocalized != "FATAL" && pg.SeverityUnlocalized != "PANIC" && !strings.HasPrefix(pg.Code, "57P")
 }
 
 // claimTrouble keeps the first error for the caller, unless a settle alone has explained it: a
-// locked or bad outcome is no reason to stop claiming.
+// locked or bad outcome is no reason to stop claiming. Were it the claim's own, the next one tells.
 func claimTrouble(err, settleErr error) error {
 	pg, _ := errors.AsType[*pgconn.PgError](err)
-	if settleErr == nil && (pg.Code == lockNotAvailable || strings.HasPrefix(pg.Code, dataException)) {
+	if settleErr == nil && (pg.Code == lockNotAvailable || aboutARow(err)) {
 		return nil
 	}
 	return fmt.Errorf("claim: %w", err)
 }
 
-const (
-	lockNotAvailable = "55P03"
-	dataException    = "22"
-)
+const lockNotAvailable = "55P03"
+
+// aboutARow reports whether a single row of a batch may be all that is wrong: its data, or what a
+// constraint or a trigger of somebody's says of it.
+func aboutARow(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && slices.Contains([]string{"22", "23", "44", "P0"}, pg.Code[:min(2, len(pg.Code))])
+}
 
 // roundTrip sends the whole transaction as one pipeline.
 func (q *Queue) roundTrip(ctx context.Context, outs []Outcome, want Want) (Exchanged, error) {
@@ -207,8 +217,8 @@ func (q *Queue) roundTrip(ctx context.Context, outs []Outcome, want Want) (Excha
 	return done, nil
 }
 
-// confirm clears the outcomes whose settle was sent before and whose reply was lost: such a row
-// may be missing because that first settle went through.
+// confirm takes back from done.Lost what was settled before with the reply lost: such a row may be
+// missing because that first settle went through.
 func (q *Queue) confirm(ctx context.Context, outs []Outcome, done *Exchanged) error {
 	var unsure []Outcome
 	for _, out := range done.Lost {
@@ -216,34 +226,53 @@ func (q *Queue) confirm(ctx context.Context, outs []Outcome, done *Exchanged) er
 			unsure = append(unsure, out)
 		}
 	}
+	ours, err := q.wentThrough(ctx, unsure)
+	if err != nil { // to be asked again
+		done.Held = append(done.Held, unsure...)
+		ours = keys(unsure)
+	}
+	done.Lost = slices.DeleteFunc(done.Lost, func(out Outcome) bool { return ours[out.key()] })
 	held := keys(done.Held)
 	for _, out := range outs {
 		if !held[out.key()] {
 			delete(q.doubtful, out.key())
 		}
 	}
-	if len(unsure) == 0 {
-		return nil
-	}
-	var ours map[claimKey]bool
-	err := q.store.inTx(ctx, queueLimits, func(tx pgx.Tx) (err error) {
-		ours, err = lookUp(ctx, tx, q.okSQL, unsure)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("confirm: %w", err)
-	}
-	done.Lost = slices.DeleteFunc(done.Lost, func(out Outcome) bool { return ours[out.key()] })
-	return nil
+	return err
 }
 
 // wentThroughSQL finds the settles that were done: a failure or a retry has left its history row,
 // and a delivered row is final whoever wrote it.
 const wentThroughSQL = `
 select v.id, v.lease
-  from unnest($1::bigint[], $2::text[]) v(id, lease)
+  from unnest($1::bigint[], $2::text[], $3::bool[]) v(id, lease, delivered)
  where exists (select from {schema}.outbox_attempts a where a.event_id = v.id and a.lease = v.lease)
-    or exists (select from {schema}.outbox o where o.id = v.id and o.status = 'delivered')`
+    or v.delivered and exists (select from {schema}.outbox o where o.id = v.id and o.status = 'delivered')`
+
+// wentThrough finds out of which outs the settle was done. Of a release it does not matter: it has
+// changed nothing that counts.
+func (q *Queue) wentThrough(ctx context.Context, outs []Outcome) (ours map[claimKey]bool, err error) {
+	if len(outs) == 0 {
+		return nil, nil
+	}
+	delivered := make([]bool, len(outs))
+	for i, out := range outs {
+		delivered[i] = out.Status == Delivered
+	}
+	err = q.store.inTx(ctx, queueLimits, func(tx pgx.Tx) (err error) {
+		ours, err = lookUp(ctx, tx, q.okSQL, outs, delivered)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("confirm: %w", err)
+	}
+	for _, out := range outs {
+		if out.released() {
+			ours[out.key()] = true
+		}
+	}
+	return ours, nil
+}
 
 func (q *Queue) claimStatement(want Want, lease string) (string, pgx.NamedArgs) {
 	args := q.o.Only.args()
@@ -417,7 +446,7 @@ func scanEvent(rows pgx.Rows) (ev Event, err error) {
 	err = rows.Scan(nil, nil, nil,
 		&ev.ID, &ev.SourceID, &ev.TenantID, &ev.AggregateType, &ev.AggregateID,
 		&ev.Type, &ev.SchemaVersion, (*[16]byte)(&ev.Key), &headers,
-		&ev.Payload, &binary, &ev.Size, &ev.Binary, &ev.Attempts, &ev.CreatedAt, &ev.Due)
+		&ev.Payload, &binary, &ev.Size, &ev.Binary, &ev.Attempts, (*moment)(&ev.CreatedAt), (*moment)(&ev.Due))
 	if err != nil {
 		return ev, err
 	}
@@ -428,6 +457,22 @@ func scanEvent(rows pgx.Rows) (ev Event, err error) {
 	ev.Size = max(ev.Size, len(ev.Payload))
 	ev.Headers, ev.Invalid = decodeHeaders(headers)
 	return ev, nil
+}
+
+// moment reads a time of PostgreSQL's, which may be infinite.
+type moment time.Time
+
+// ScanTimestamptz implements [pgtype.TimestamptzScanner].
+func (m *moment) ScanTimestamptz(v pgtype.Timestamptz) error {
+	switch v.InfinityModifier {
+	case pgtype.Infinity:
+		*m = moment(time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC))
+	case pgtype.NegativeInfinity:
+		*m = moment(time.Date(1, time.January, 1, 0, 0, 0, 0, time.UTC))
+	default:
+		*m = moment(v.Time)
+	}
+	return nil
 }
 
 // decodeHeaders takes an object of scalars. Anything else cannot be sent, which is the row's
@@ -500,7 +545,7 @@ rolled as (
 	       (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt, n, latency, age)
 	select date_trunc('minute', now()), @slot::smallint, g.*
 	  from (select destination, event_type, status, error_kind, error_code, least(attempts, 20)::smallint as attempt,
-	               count(*), sum(latency) * interval '1 microsecond', sum(now() - created_at)
+	               count(*), sum(latency) * interval '1 microsecond', sum(now() - least(greatest(created_at, now() - interval '1 year'), now()))
 	          from done
 	         where refund = 0 or status <> 'pending'
 	         group by 1, 2, 3, 4, 5, 6
@@ -531,10 +576,17 @@ func settleArgs(outs []Outcome, slot int16) pgx.NamedArgs {
 	}
 }
 
-// settleAlone settles outs without a claim, after a settle was refused. Rows that somebody else
-// has locked are left out, so that one of them delays only itself; a batch with a value that
-// PostgreSQL refuses is halved until the one is found.
+// settleAlone settles outs without a claim, after a settle was refused, and remembers which of them
+// are in the way.
 func (q *Queue) settleAlone(ctx context.Context, outs []Outcome) (Exchanged, error) {
+	done, err := q.settleFree(ctx, outs)
+	q.blocked = keys(done.Held)
+	return done, err
+}
+
+// settleFree leaves out the rows that somebody else has locked, so that one of them delays only
+// itself; a batch with a row that PostgreSQL refuses is halved until the one is found.
+func (q *Queue) settleFree(ctx context.Context, outs []Outcome) (Exchanged, error) {
 	var sorted sorted
 	err := q.store.inTx(ctx, queueLimits, func(tx pgx.Tx) (err error) {
 		if sorted, err = q.sortOut(ctx, tx, outs); err != nil || len(sorted.free) == 0 {
@@ -543,30 +595,42 @@ func (q *Queue) settleAlone(ctx context.Context, outs []Outcome) (Exchanged, err
 		_, err = tx.Exec(ctx, q.settle, settleArgs(sorted.free, q.slot))
 		return err
 	})
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && strings.HasPrefix(pg.Code, dataException) {
+	switch {
+	case err == nil:
+		return Exchanged{Lost: sorted.lost, Held: sorted.locked}, nil
+	case aboutARow(err) && len(outs) > 1:
 		return q.halve(ctx, outs)
+	case aboutARow(err):
+		return q.settleBare(ctx, outs[0], err)
 	}
-	if err != nil {
-		return Exchanged{Held: outs}, fmt.Errorf("settle %d events: %w", len(outs), err)
-	}
-	q.locked = keys(sorted.locked)
-	return Exchanged{Lost: sorted.lost, Held: sorted.locked}, nil
+	q.doubt(outs, err)
+	return Exchanged{Held: outs}, fmt.Errorf("settle %d events: %w", len(outs), err)
 }
 
-// halve settles each half on its own; of a single outcome the texts are dropped, since they are
-// all in it that a destination wrote.
+// halve settles each half on its own.
 func (q *Queue) halve(ctx context.Context, outs []Outcome) (Exchanged, error) {
-	if len(outs) == 1 {
-		plain := outs[0]
-		if plain.Receipt == "" && plain.Error == unreadable {
-			return Exchanged{Held: outs}, fmt.Errorf("settle event %d: PostgreSQL refuses the outcome", plain.ID)
-		}
-		plain.Receipt, plain.Error = "", unreadable
-		return q.settleAlone(ctx, []Outcome{plain})
+	left, err := q.settleFree(ctx, outs[:len(outs)/2])
+	right, err2 := q.settleFree(ctx, outs[len(outs)/2:])
+	return Exchanged{
+		Lost:    append(left.Lost, right.Lost...),
+		Held:    append(left.Held, right.Held...),
+		Refused: cmp.Or(left.Refused, right.Refused),
+	}, errors.Join(err, err2)
+}
+
+// settleBare settles a refused outcome without its texts, which are all in it that a destination
+// wrote. If that is not it, the outcome is held until the row is mended or taken over.
+func (q *Queue) settleBare(ctx context.Context, out Outcome, why error) (Exchanged, error) {
+	bare := out
+	bare.Receipt, bare.Error = "", unreadable
+	if bare == out {
+		return Exchanged{Held: []Outcome{out}, Refused: fmt.Errorf("settle event %d: %w", out.ID, why)}, nil
 	}
-	left, err := q.settleAlone(ctx, outs[:len(outs)/2])
-	right, err2 := q.settleAlone(ctx, outs[len(outs)/2:])
-	return Exchanged{Lost: append(left.Lost, right.Lost...), Held: append(left.Held, right.Held...)}, errors.Join(err, err2)
+	done, err := q.settleFree(ctx, []Outcome{bare})
+	if len(done.Held) > 0 {
+		done.Held = []Outcome{out}
+	}
+	return done, err
 }
 
 const unreadable = "PostgreSQL refused the text of this outcome"
@@ -613,13 +677,13 @@ select o.id, o.lease
    for update skip locked`
 )
 
-// lookUp runs a query about the claims of outs: their ids and leases, as two arrays.
-func lookUp(ctx context.Context, tx pgx.Tx, sql string, outs []Outcome) (map[claimKey]bool, error) {
+// lookUp runs a query about the claims of outs: their ids and leases, as two arrays, and more.
+func lookUp(ctx context.Context, tx pgx.Tx, sql string, outs []Outcome, more ...any) (map[claimKey]bool, error) {
 	ids, leases := make([]int64, len(outs)), make([]string, len(outs))
 	for i, out := range outs {
 		ids[i], leases[i] = out.ID, out.Lease
 	}
-	rows, err := tx.Query(ctx, sql, ids, leases)
+	rows, err := tx.Query(ctx, sql, append([]any{ids, leases}, more...)...)
 	if err != nil {
 		return nil, err
 	}

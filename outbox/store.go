@@ -28,14 +28,16 @@ func (s *Store) sql(text string) string {
 
 // beginSQL and localSQL open every transaction. READ COMMITTED, because skip locked under a
 // stricter level still raises serialization failures; a search path that no producer can write to,
-// so that nobody's function or table is taken for PostgreSQL's or ours; and timeouts of our own,
-// whatever the role's are.
+// so that nobody's function or table is taken for PostgreSQL's or ours; timeouts of our own,
+// whatever the role's are; and no compiling of plans, which takes a second for what then runs for
+// milliseconds.
 const (
 	beginSQL = `begin isolation level read committed read write`
 	localSQL = `
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
        pg_catalog.set_config('statement_timeout', $1, true),
        pg_catalog.set_config('lock_timeout', $2, true),
+       pg_catalog.set_config('jit', 'off', true),
        pg_catalog.set_config('idle_in_transaction_session_timeout', '60s', true)`
 	commitSQL = `commit`
 )
