@@ -8,6 +8,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/jackc/pgx/v5/pgconn"
+
 	"github.com/outboxctl/outboxctl/migrate"
 )
 
@@ -96,10 +98,19 @@ func (a *app) classify(err error) *failure {
 		return &failure{exitSchema, err, "run: outboxctl migrate" + a.schemaFlag()}
 	case errors.Is(err, migrate.ErrNewer):
 		return &failure{exitSchema, err, "use an outboxctl that knows this schema"}
+	case denied(err):
+		return &failure{exitUnreachable, explainPostgres(err), "each command's role: outboxctl migrate grants --help"}
 	case unreachable(err):
 		return &failure{exitUnreachable, explainPostgres(err), ""}
 	}
 	return &failure{exitError, explainPostgres(err), ""}
+}
+
+// denied reports whether our role lacks a privilege.
+func denied(err error) bool {
+	const insufficientPrivilege = "42501"
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == insufficientPrivilege
 }
 
 // schemaFlag is what a command to run next needs to find the same schema, for a shell.

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -42,7 +43,10 @@ func (s *Schema) Plan(ctx context.Context) (all []Planned, err error) {
 		all = s.plan(applied, broken)
 		return nil
 	})
-	return all, err
+	if err != nil {
+		return nil, fmt.Errorf("plan: %w", err)
+	}
+	return all, nil
 }
 
 func (s *Schema) plan(applied []Step, broken []index) (all []Planned) {
