@@ -199,7 +199,7 @@ func TestClaimsAreHotUpdates(t *testing.T) {
 			}
 			u := updates(t, db, 2*n*rounds)
 			if share := float64(u.hot) / float64(u.all); u.all != 2*n*rounds || share < 0.95 {
-				t.Errorf("%d of %d updates by claims and lapses were HOT, want at least 95 % of %d", u.hot, u.all, 2*n*rounds)
+				t.Errorf("%d of %d updates by claims and lapses were HOT, want at least 95 %% of %d", u.hot, u.all, 2*n*rounds)
 			}
 		})
 	}
