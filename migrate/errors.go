@@ -14,7 +14,7 @@ var (
 	// ErrRole says that a role's name is one that PostgreSQL cannot have.
 	ErrRole = errors.New("not a role name")
 	// ErrPooled says that something needs a session of its own, which a pooler does not give.
-	ErrPooled = errors.New("a connection past the pooler is needed")
+	ErrPooled = errors.New("a pooler is in between, and a session is needed")
 	// ErrData says that a way down would destroy rows, and nobody said that it may.
 	ErrData = errors.New("there is data to lose")
 	// ErrBusy says that another migration held its lock, or someone the tables', for too long.
