@@ -46,27 +46,28 @@ func Main(p Process) int {
 type app struct {
 	Process
 	global globalOptions
+	warned map[string]bool
 	kill   context.Context // done at the second signal; a command that drains stops at once then
 	hangup chan struct{}   // SIGHUP
 }
 
 // globalOptions are the flags that every command understands.
 type globalOptions struct {
-	databaseURL string
-	schema      string
-	output      string
-	logFormat   string
-	logLevel    string
-	color       string
-	noProgress  bool
-	yes         bool
-	workerID    string
-
-	databaseFrom string // where databaseURL came from, for messages
+	database   dsn
+	direct     dsn // past a pooler; without a text there is none, or no need
+	schema     string
+	output     string
+	logFormat  string
+	logLevel   string
+	color      string
+	noProgress bool
+	yes        bool
+	workerID   string
 }
 
 func (o *globalOptions) flags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.databaseURL, "database-url", "", "PostgreSQL `URL` (better in DATABASE_URL: a flag is visible to others)")
+	fs.StringVar(&o.database.text, "database-url", "", "PostgreSQL `URL` (better in DATABASE_URL: a flag is visible to others)")
+	fs.StringVar(&o.direct.text, "direct-database-url", "", "the same past a pooler, as a `URL`, for what needs a session: migrate")
 	fs.StringVar(&o.schema, "schema", "public", "`schema` of the outbox, as its raw name")
 	fs.StringVarP(&o.output, "output", "o", "table", "`format` of results: table or json")
 	fs.StringVar(&o.logFormat, "log-format", "text", "`format` of log lines: text or json")
@@ -164,7 +165,7 @@ func (a *app) prepare(cmd *cobra.Command) error {
 	if err := fillFromEnvironment(cmd.Flags(), a.Getenv); err != nil {
 		return err
 	}
-	a.findDatabase(cmd.Flags())
+	a.findDatabases(cmd.Flags())
 	switch a.global.output {
 	case "table", "json":
 	default:
@@ -174,6 +175,19 @@ func (a *app) prepare(cmd *cobra.Command) error {
 		return usage(fmt.Errorf("--schema is empty: give the schema's name"), "")
 	}
 	return a.checkLogging()
+}
+
+// warnOnce says something that matters however often it is found.
+func (a *app) warnOnce(format string, args ...any) {
+	text := oneLine(fmt.Sprintf(format, args...))
+	if a.warned[text] {
+		return
+	}
+	if a.warned == nil {
+		a.warned = map[string]bool{}
+	}
+	a.warned[text] = true
+	fmt.Fprintln(a.Err, "outboxctl: warning:", text)
 }
 
 // watchSignals turns the first SIGINT or SIGTERM into the end of the returned context and the

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"regexp"
 	"strings"
 	"time"
 
@@ -20,51 +22,201 @@ const (
 	maxConnections = 4 // one exchange at a time and a heartbeat; the rest is room for statistics
 )
 
+// dsn is where a database is, and who said so.
+type dsn struct {
+	text string // "" = libpq's PG* variables alone
+	from string // a flag or a variable, for messages
+}
+
+// access is what a command does with the database.
+type access int
+
+const (
+	reads access = iota
+	writes
+)
+
 // open connects to PostgreSQL and checks that the outbox is there and is one that this binary
-// can work with.
-func (a *app) open(ctx context.Context) (*pgxpool.Pool, error) {
-	db, err := a.connect(ctx)
+// can work with, perhaps one that a newer binary has migrated meanwhile.
+func (a *app) open(ctx context.Context, need access) (*pgxpool.Pool, error) {
+	db, err := a.connect(ctx, a.global.database, need)
 	if err != nil {
 		return nil, err
 	}
-	if _, err := migrate.New(db, a.global.schema).Check(ctx); err != nil {
+	version, err := migrate.New(db, a.global.schema).Check(ctx)
+	if err != nil {
 		db.Close()
-		return nil, err
+		return nil, schemaFailure(err)
+	}
+	if version > migrate.Latest {
+		a.warnOnce("the outbox's schema is at version %d, this binary is made for %d: it may go on, update it soon", version, migrate.Latest)
 	}
 	return db, nil
 }
 
-// connect connects to PostgreSQL, whatever its schema.
-func (a *app) connect(ctx context.Context) (*pgxpool.Pool, error) {
-	config, err := a.poolConfig()
+// connectDirectly connects past a pooler, where a way past it is known, whatever the schema.
+func (a *app) connectDirectly(ctx context.Context, need access) (*pgxpool.Pool, error) {
+	if a.global.direct.text != "" {
+		return a.connect(ctx, a.global.direct, need)
+	}
+	return a.connect(ctx, a.global.database, need)
+}
+
+func (a *app) connect(ctx context.Context, d dsn, need access) (*pgxpool.Pool, error) {
+	config, err := a.poolConfig(d, need)
 	if err != nil {
 		return nil, err
 	}
-	if err := fitPooler(ctx, config); err != nil {
+	if err := a.fit(ctx, config, d); err != nil {
 		return nil, err
 	}
 	return pgxpool.NewWithConfig(ctx, config)
 }
 
-// poolConfig reads the database URL. What pgx says about one it cannot read may hold a password,
+// poolConfig reads a database URL. What pgx says about one it cannot read may hold a password,
 // so the words are ours.
-func (a *app) poolConfig() (*pgxpool.Config, error) {
-	a.warnPassword()
-	config, err := pgxpool.ParseConfig(a.global.databaseURL)
+func (a *app) poolConfig(d dsn, need access) (*pgxpool.Config, error) {
+	a.warnPassword(d)
+	config, err := a.parse(scheme.ReplaceAllString(d.text, "$1://"))
 	if err != nil {
-		return nil, usage(fmt.Errorf("%s: %s", a.global.databaseFrom, parseTrouble(err)),
+		return nil, usage(fmt.Errorf("%s: %s", d.from, parseTrouble(err)),
 			"want postgres://user:password@host:5432/database or libpq's key=value form")
 	}
-	if !strings.Contains(a.global.databaseURL, "pool_max_conns") {
-		config.MaxConns = maxConnections
+	c := config.ConnConfig
+	if err := a.fitParameters(c, d); err != nil {
+		return nil, err
 	}
-	if config.ConnConfig.ConnectTimeout == 0 {
-		config.ConnConfig.ConnectTimeout = connectTimeout
+	if c.ConnectTimeout == 0 {
+		c.ConnectTimeout = connectTimeout
 	}
-	if config.ConnConfig.RuntimeParams["application_name"] == "" {
-		config.ConnConfig.RuntimeParams["application_name"] = "outboxctl"
+	if c.ValidateConnect == nil && (need == writes || manyHosts(c)) && !anyServer(d.text) {
+		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
+	}
+	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
+		c.DialFunc = dialOnce(c.DialFunc)
+		return nil
 	}
 	return config, nil
+}
+
+// scheme is that of a database URL, with what JDBC and SQLAlchemy add to it.
+var scheme = regexp.MustCompile(`^(?:jdbc:)?(postgres(?:ql)?)(?:\+\w+)?://`)
+
+// parse is pgx's, with a size of ours for the pool and without passwords from a file that is open to
+// others: libpq does not use such a file either.
+func (a *app) parse(text string) (*pgxpool.Config, error) {
+	config, err := pgxpool.ParseConfig(text)
+	if err != nil {
+		return nil, err
+	}
+	if file := loosePassfile(text); file != "" {
+		without, err := pgxpool.ParseConfig(withParameter(text, "passfile", os.DevNull))
+		if err != nil {
+			return nil, err
+		}
+		if without.ConnConfig.Password != config.ConnConfig.Password {
+			a.warnOnce("%s is not used, since others may read it: chmod 600 it", file)
+		}
+		config = without
+	}
+	given, err := pgconn.ParseConfig(text) // pgxpool forgets whether a size was given
+	if err != nil {
+		return nil, err
+	}
+	if _, sized := given.RuntimeParams["pool_max_conns"]; !sized {
+		config.MaxConns = maxConnections
+	}
+	return config, nil
+}
+
+// manyHosts reports whether there is more than one server to choose from.
+func manyHosts(c *pgx.ConnConfig) bool {
+	for _, other := range c.Fallbacks {
+		if other.Host != c.Host || other.Port != c.Port {
+			return true
+		}
+	}
+	return false
+}
+
+// anyServer reports whether somebody has said that any server will do, which pgx does not tell from
+// nobody's having said anything.
+func anyServer(text string) bool {
+	return strings.Contains(text, "target_session_attrs=any") || os.Getenv("PGTARGETSESSIONATTRS") == "any"
+}
+
+// dialOnce does not dial an address again that has just not answered: sslmode=prefer, the default,
+// and allow try a server with TLS and without, which makes a difference to one that is there alone.
+func dialOnce(dial pgconn.DialFunc) pgconn.DialFunc {
+	failed := map[string]error{}
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		if err := failed[address]; err != nil {
+			return nil, err
+		}
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			failed[address] = err
+		}
+		return conn, err
+	}
+}
+
+// fit tries the connection and fits the config to what is there.
+//
+// A pooler shows itself by the backend's process id, which is not the one that the connection was
+// told. Behind one, prepared statements, which belong to a backend, are left alone; without one the
+// session gets the search path that transactions set, since statements are prepared outside of them.
+func (a *app) fit(ctx context.Context, config *pgxpool.Config, d dsn) error {
+	conn, err := a.try(ctx, config, d)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var pid uint32
+	if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid); err != nil {
+		return err
+	}
+	c := config.ConnConfig
+	switch {
+	case pid != conn.PgConn().PID(), c.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement: // or somebody knows of one
+		c.DefaultQueryExecMode = pgx.QueryExecModeExec
+	default:
+		c.RuntimeParams["search_path"] = "pg_catalog, pg_temp"
+	}
+	return nil
+}
+
+// try connects. Parameters that the server does not know are meant for other programs: they are
+// left out.
+func (a *app) try(ctx context.Context, config *pgxpool.Config, d dsn) (*pgx.Conn, error) {
+	for {
+		c := config.ConnConfig.Copy()
+		if err := config.BeforeConnect(ctx, c); err != nil {
+			return nil, err
+		}
+		conn, err := pgx.ConnectConfig(ctx, c)
+		name := unknownParameter(err, c.RuntimeParams)
+		if name == "" {
+			return conn, err
+		}
+		a.warnOnce("%s: PostgreSQL does not know the parameter %q, it is ignored", d.from, name)
+		delete(config.ConnConfig.RuntimeParams, name)
+	}
+}
+
+// unknownParameter finds the parameter that the server refused because it does not know it.
+func unknownParameter(err error, params map[string]string) string {
+	const undefinedObject = "42704"
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || pg.Code != undefinedObject {
+		return ""
+	}
+	for name := range params {
+		if strings.Contains(pg.Message, `"`+name+`"`) {
+			return name
+		}
+	}
+	return ""
 }
 
 // parseTroubles are what pgx says about a connection string, and what we do.
@@ -72,6 +224,8 @@ var parseTroubles = []struct{ theirs, ours string }{
 	{"invalid port", "the port is not a number"},
 	{"port numbers", "there must be one port for all hosts, or one for each"},
 	{"connect_timeout", "connect_timeout is not a number of seconds"},
+	{"target_session_attrs", "target_session_attrs is not one of any, read-write, read-only, primary, standby and prefer-standby"},
+	{"sslmode is invalid", "sslmode is not one of disable, allow, prefer, require, verify-ca and verify-full"},
 	{"configure TLS", "sslmode, sslrootcert, sslcert or sslkey cannot be used"},
 	{"parse pool_", "a setting that begins with pool_ cannot be used"},
 	{"read service", "there is no such service in the service file"},
@@ -95,98 +249,13 @@ func parseTrouble(err error) string {
 
 // warnPassword tells who types a password into a command line that others can read it there. It
 // looks for one even in what is no valid URL.
-func (a *app) warnPassword() {
-	text := a.global.databaseURL
-	if a.global.databaseFrom != "--database-url" {
+func (a *app) warnPassword(d dsn) {
+	if !strings.HasPrefix(d.from, "--") {
 		return
 	}
-	_, afterScheme, _ := strings.Cut(text, "://")
+	_, afterScheme, _ := strings.Cut(d.text, "://")
 	user, _, isUser := strings.Cut(afterScheme, "@")
-	if strings.Contains(text, "password") || isUser && strings.Contains(user, ":") {
-		fmt.Fprintln(a.Err, "outboxctl: warning: a password in --database-url is visible in the process list; use DATABASE_URL or ~/.pgpass")
-	}
-}
-
-// fitPooler tries the connection and looks whether a pooler sits in between: then the backend's
-// process id is not the one that the connection was told, and prepared statements, which belong to
-// a backend, are left alone.
-func fitPooler(ctx context.Context, config *pgxpool.Config) error {
-	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
-	if err != nil {
-		return err
-	}
-	defer conn.Close(context.WithoutCancel(ctx))
-	var pid uint32
-	if err := conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()", pgx.QueryExecModeExec).Scan(&pid); err != nil {
-		return err
-	}
-	if pid != conn.PgConn().PID() {
-		config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
-	}
-	return nil
-}
-
-// unreachable reports whether err means that PostgreSQL cannot be reached or refuses us, as
-// opposed to a statement that went wrong.
-func unreachable(err error) bool {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		switch {
-		case strings.HasPrefix(pg.Code, "08"), strings.HasPrefix(pg.Code, "28"), strings.HasPrefix(pg.Code, "57P"):
-			return true
-		case pg.Code == "3D000", pg.Code == "53300", pg.Code == "25006", pg.Code == "42501":
-			return true
-		}
-	}
-	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
-		return true
-	}
-	_, isNet := errors.AsType[net.Error](err)
-	return isNet || pgconn.SafeToRetry(err)
-}
-
-// explainPostgres puts an error of PostgreSQL or of the way to it into one line without secrets.
-// The server's DETAIL, which can hold a row's values, is left out.
-func explainPostgres(err error) error {
-	pg, isServer := errors.AsType[*pgconn.PgError](err)
-	connect, isConnect := errors.AsType[*pgconn.ConnectError](err)
-	switch {
-	case isConnect && isServer:
-		return fmt.Errorf("%s refuses: %s", address(connect.Config), pg.Message)
-	case isConnect:
-		return fmt.Errorf("%s cannot be reached: %s", address(connect.Config), rootCause(err))
-	default:
-		return err
-	}
-}
-
-// address names a server and database as a person would.
-func address(c *pgconn.Config) string {
-	host := c.Host
-	if !strings.HasPrefix(host, "/") { // a socket's folder
-		host = net.JoinHostPort(host, fmt.Sprint(c.Port))
-	}
-	if c.Database == "" {
-		return "PostgreSQL at " + host
-	}
-	return fmt.Sprintf("PostgreSQL at %s, database %q,", host, c.Database)
-}
-
-// rootCause is the innermost error's text: the chain around it repeats the address.
-func rootCause(err error) string {
-	for {
-		switch e := err.(type) {
-		case interface{ Unwrap() error }:
-			if e.Unwrap() == nil {
-				return err.Error()
-			}
-			err = e.Unwrap()
-		case interface{ Unwrap() []error }:
-			if len(e.Unwrap()) == 0 {
-				return err.Error()
-			}
-			err = e.Unwrap()[0]
-		default:
-			return err.Error()
-		}
+	if strings.Contains(d.text, "password") || isUser && strings.Contains(user, ":") {
+		a.warnOnce("a password in %s is visible in the process list; use %s or ~/.pgpass", d.from, inEnvironment[d.from])
 	}
 }

@@ -65,21 +65,25 @@ func (r *dispatchRun) warn() {
 	}
 }
 
-// openPatiently opens the database. A run that is to go on for ever waits for one that is away;
-// --once says so and ends.
+// openPatiently opens the database. A run that is to go on for ever waits for one that is away, and
+// says what is in the way when that changes; --once says so and ends.
 func (r *dispatchRun) openPatiently(ctx context.Context) (*pgxpool.Pool, error) {
-	const first, longest = 200 * time.Millisecond, 5 * time.Second
-	for wait, told := first, false; ; wait = min(2*wait, longest) {
-		db, err := r.open(ctx)
+	const first, longest = 200 * time.Millisecond, 3 * time.Second
+	need, told := writes, ""
+	if r.o.dryRun {
+		need = reads
+	}
+	for wait := first; ; wait = min(2*wait, longest) {
+		db, err := r.open(ctx, need)
 		if err == nil || r.o.once || r.o.dryRun || !unreachable(err) {
-			if err == nil && told {
+			if err == nil && told != "" {
 				r.log.Info("PostgreSQL is back")
 			}
 			return db, err
 		}
-		if !told {
-			r.log.Error("waiting for PostgreSQL", "error", oneLine(explainPostgres(err).Error()))
-			told = true
+		if why := oneLine(explainPostgres(err).Error()); why != told {
+			r.log.Error("waiting for PostgreSQL", "error", why)
+			told = why
 		}
 		select {
 		case <-ctx.Done():

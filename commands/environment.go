@@ -14,7 +14,7 @@ var noTwin = map[string]bool{
 	"help": true, "all": true, "yes": true, "id": true, "key": true, "status": true, "older-than": true,
 	"event-type": true, "exclude-event-type": true, "tenant": true, "aggregate": true,
 	"destination": true, "since": true, "until": true, "error-kind": true, "error-code": true,
-	"dry-run": true, "reason": true, "database-url": true,
+	"dry-run": true, "reason": true, "database-url": true, "direct-database-url": true,
 }
 
 // noTwinMark is the annotation of a flag that selects or consents and shares its name with one that
@@ -57,17 +57,27 @@ func twin(flag string) string {
 	return "OUTBOXCTL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// findDatabase fills the database URL by precedence; "" leaves it to libpq's PG* variables.
-func (a *app) findDatabase(fs *pflag.FlagSet) {
-	if fs.Changed("database-url") {
-		a.global.databaseFrom = "--database-url"
-		return
-	}
-	for _, name := range []string{"OUTBOXCTL_DATABASE_URL", "DATABASE_URL", "DB_URL"} {
-		if v := a.Getenv(name); v != "" {
-			a.global.databaseURL, a.global.databaseFrom = v, name
+// findDatabases fills the database URLs by precedence. A flag that is given counts, even when it is
+// empty: then libpq's PG* variables say where the database is.
+func (a *app) findDatabases(fs *pflag.FlagSet) {
+	find := func(d *dsn, flag string, names ...string) {
+		d.from = "the PG* variables"
+		if fs.Changed(flag) {
+			d.from = "--" + flag
 			return
 		}
+		for _, name := range names {
+			if v := a.Getenv(name); v != "" {
+				d.text, d.from = v, name
+				return
+			}
+		}
 	}
-	a.global.databaseFrom = "the PG* variables"
+	find(&a.global.database, "database-url", "OUTBOXCTL_DATABASE_URL", "DATABASE_URL", "DB_URL")
+	find(&a.global.direct, "direct-database-url", "OUTBOXCTL_DIRECT_DATABASE_URL")
+}
+
+// inEnvironment is where a database URL is out of others' sight.
+var inEnvironment = map[string]string{
+	"--database-url": "DATABASE_URL", "--direct-database-url": "OUTBOXCTL_DIRECT_DATABASE_URL",
 }

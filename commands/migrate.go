@@ -282,7 +282,7 @@ func (a *app) migratePrint() error {
 
 // withSchema runs f on the schema that the flags name, there or not.
 func (a *app) withSchema(ctx context.Context, f func(*migrate.Schema) error) error {
-	db, err := a.connect(ctx)
+	db, err := a.connectDirectly(ctx, reads)
 	if err != nil {
 		return err
 	}

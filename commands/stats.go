@@ -50,7 +50,7 @@ func (o *statsOptions) run(ctx context.Context, a *app) error {
 	if o.since <= 0 {
 		return usage(fmt.Errorf("--since must be longer than 0"), "")
 	}
-	db, err := a.open(ctx)
+	db, err := a.open(ctx, reads)
 	if err != nil {
 		return err
 	}

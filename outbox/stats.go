@@ -13,7 +13,7 @@ import (
 // exactUpTo is how many finished rows are counted one by one; beyond it their number is estimated.
 const exactUpTo = 100_000
 
-var statsLimits = limits{statement: 5 * time.Second, lock: time.Second}
+var statsLimits = limits{statement: 5 * time.Second, lock: time.Second, reads: true}
 
 // Stats is the outbox at one moment, by the database's clock.
 type Stats struct {

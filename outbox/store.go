@@ -26,18 +26,22 @@ func (s *Store) sql(text string) string {
 	return strings.ReplaceAll(text, "{schema}", s.schema)
 }
 
-// beginSQL and localSQL open every transaction. READ COMMITTED, because skip locked under a
-// stricter level still raises serialization failures; a search path that no producer can write to,
-// so that nobody's function or table is taken for PostgreSQL's or ours; timeouts of our own,
+// beginSQL and localSQL open every transaction, readSQL one that a standby may run. READ COMMITTED,
+// because skip locked under a stricter level still raises serialization failures; a search path that
+// no producer can write to, so that nobody's function or table is taken for PostgreSQL's or ours;
+// timeouts of our own and the forms of values that pgx reads as text, as it does through a pooler,
 // whatever the role's are; and no compiling of plans, which takes a second for what then runs for
 // milliseconds.
 const (
 	beginSQL = `begin isolation level read committed read write`
+	readSQL  = `begin isolation level read committed read only`
 	localSQL = `
 select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
        pg_catalog.set_config('statement_timeout', $1, true),
        pg_catalog.set_config('lock_timeout', $2, true),
        pg_catalog.set_config('jit', 'off', true),
+       pg_catalog.set_config('intervalstyle', 'postgres', true),
+       pg_catalog.set_config('bytea_output', 'hex', true),
        pg_catalog.set_config('idle_in_transaction_session_timeout', '60s', true)`
 	commitSQL = `commit`
 )
@@ -46,6 +50,7 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
 type limits struct {
 	statement time.Duration
 	lock      time.Duration
+	reads     bool // and does nothing else
 }
 
 func (l limits) args() []any {
@@ -54,7 +59,11 @@ func (l limits) args() []any {
 
 // inTx runs f in a transaction with the project's settings and commits it.
 func (s *Store) inTx(ctx context.Context, l limits, f func(tx pgx.Tx) error) error {
-	return pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{BeginQuery: beginSQL}, func(tx pgx.Tx) error {
+	begin := beginSQL
+	if l.reads {
+		begin = readSQL
+	}
+	return pgx.BeginTxFunc(ctx, s.db, pgx.TxOptions{BeginQuery: begin}, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, localSQL, l.args()...); err != nil {
 			return err
 		}
