@@ -45,7 +45,12 @@ type DeliveryError struct {
 }
 
 // Error says what happened, for the column error.
-func (e *DeliveryError) Error() string { return e.Err.Error() }
+func (e *DeliveryError) Error() string {
+	if e.Err == nil {
+		return e.Kind
+	}
+	return e.Err.Error()
+}
 
 // Unwrap returns the cause.
 func (e *DeliveryError) Unwrap() error { return e.Err }
