@@ -137,6 +137,8 @@ func (o *dispatchOptions) check() error {
 		{o.to == "", "--to is missing: give the URL to deliver to (or set WEBHOOK_URL)"},
 		{o.batchSize < 1, "--batch-size must be 1 or more"},
 		{o.parallel < 1, "--parallel must be 1 or more"},
+		{o.batchSize > 100_000, "--batch-size must be 100000 or less"},
+		{o.parallel > 10_000, "--parallel must be 10000 or less"},
 		{o.maxAttempts < 1, "--max-attempts must be 1 or more"},
 		{o.requestTimeout <= 0, "--request-timeout must be longer than 0"},
 		{o.pollInterval <= 0, "--poll-interval must be longer than 0"},

@@ -21,6 +21,10 @@ func (v *durationValue) Set(s string) error {
 	return err
 }
 
+// maxDuration is a hundred years, 36500d: what is added to a duration or jitters it cannot make it
+// negative then.
+const maxDuration = 36500 * 24 * time.Hour
+
 func parseDuration(s string) (time.Duration, error) {
 	unit := time.Duration(0)
 	switch {
@@ -31,8 +35,11 @@ func parseDuration(s string) (time.Duration, error) {
 	}
 	if unit > 0 {
 		n, err := strconv.ParseFloat(s[:len(s)-1], 64)
-		if err != nil || n < 0 || n > math.MaxInt64/float64(unit) || math.IsNaN(n) {
+		if err != nil || n < 0 || math.IsNaN(n) {
 			return 0, fmt.Errorf("%q is not a duration such as 30d or 2w", s)
+		}
+		if n*float64(unit) > float64(maxDuration) {
+			return 0, tooLong(s)
 		}
 		return time.Duration(n * float64(unit)), nil
 	}
@@ -40,8 +47,13 @@ func parseDuration(s string) (time.Duration, error) {
 	if err != nil || d < 0 {
 		return 0, fmt.Errorf("%q is not a duration such as 500ms, 30s, 5m, 2h or 30d", s)
 	}
+	if d > maxDuration {
+		return 0, tooLong(s)
+	}
 	return d, nil
 }
+
+func tooLong(s string) error { return fmt.Errorf("%q is longer than 36500d", s) }
 
 // printDuration is the shortest form: 30s instead of 0h0m30s.
 func printDuration(d time.Duration) string {

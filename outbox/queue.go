@@ -366,7 +366,7 @@ const claimTakeSQL = `
 taken as (
 	update {schema}.outbox o
 	   set status = 'in_progress',
-	       attempts = o.attempts + 1,
+	       attempts = least(o.attempts, 2147483646) + 1,
 	       lease = @lease,
 	       lease_until = clock_timestamp() + @duration::bigint * interval '1 microsecond',
 	       last_attempt_at = clock_timestamp(),
