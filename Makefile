@@ -21,7 +21,7 @@ demo: postgres ## orders, a flaky receiver, and the proof that nothing was lost,
 	@$(GO) run ./cmd/demo
 
 test: postgres needs ## every test, on a PostgreSQL of its own; PKG=./migrate RUN=TestName narrow it, RACE=1 looks for races
-	$(WITHPG) go test$(if $(RACE), -race)$(if $(RUN), -run '$(RUN)') $(PKG)
+	$(WITHPG) go test -timeout 30m$(if $(RACE), -race)$(if $(RUN), -run '$(RUN)') $(PKG)
 
 test-long: postgres needs ## the same in the long form: more rows, more crashes, many minutes
 	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)
