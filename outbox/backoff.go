@@ -1,6 +1,9 @@
 package outbox
 
-import "time"
+import (
+	"math"
+	"time"
+)
 
 // Backoff is the delay before a retry: the base, doubled with every attempt, up to the cap.
 // With 2s..5m that is 2s, 4s, 8s, 16s, 32s, 64s, 128s, 256s, 5m, 5m, …
@@ -24,5 +27,13 @@ func (b Backoff) Delay(attempt int) time.Duration {
 
 // jittered spreads d over d·(1 ± jitter); roll is in [0, 1).
 func jittered(d time.Duration, jitter, roll float64) time.Duration {
-	return d + time.Duration(float64(d)*jitter*(2*roll-1))
+	return plus(d, float64(d)*jitter*(2*roll-1))
+}
+
+// plus adds to d, which is not negative, as far as a Duration reaches.
+func plus(d time.Duration, more float64) time.Duration {
+	if more >= float64(math.MaxInt64-d) {
+		return math.MaxInt64
+	}
+	return d + time.Duration(more)
 }

@@ -126,7 +126,7 @@ func (p Policy) delay(attempt int, e *DeliveryError) time.Duration {
 	if asked <= 0 || wait >= asked {
 		return wait
 	}
-	return min(asked+time.Duration(float64(backoff)*p.Jitter*roll()), maxRetryAfter)
+	return min(plus(asked, float64(backoff)*p.Jitter*roll()), maxRetryAfter)
 }
 
 // diagnose finds the sink's verdict in err, or makes a plain retry of it.
