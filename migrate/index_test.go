@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -22,21 +21,13 @@ import (
 	"github.com/outboxctl/outboxctl/outbox/outboxtest"
 )
 
-// rows is how many events a filled table holds.
-func rows() int {
-	if os.Getenv("OUTBOXCTL_TEST_LONG") != "" {
-		return 1_000_000
-	}
-	return 20_000
-}
-
 // fill inserts events, most of them delivered.
 func fill(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	exec(t, conn, `
 insert into outbox (aggregate_type, aggregate_id, event_type, payload, status, finished_at)
 select 'order', n::text, 'order.created', '{}', case when n % 10 = 0 then 'pending' else 'delivered' end, case when n % 10 > 0 then now() end
-  from generate_series(1, $1::int) n`, rows())
+  from generate_series(1, $1::int) n`, rounds(10_000, 1_000_000))
 }
 
 // news runs Up and returns what it told, without who was in the way.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"sync"
 	"testing"
@@ -41,6 +42,14 @@ func up(s *migrate.Schema) (versions []int, err error) {
 		}
 	}
 	return versions, nil
+}
+
+// rounds is how often something random is tried.
+func rounds(short, full int) int {
+	if os.Getenv("OUTBOXCTL_TEST_LONG") != "" {
+		return full
+	}
+	return short
 }
 
 func everyVersion() (versions []int) {
@@ -90,7 +99,7 @@ func TestUpIsSafeAtOnce(t *testing.T) {
 	for i := range conns {
 		conns[i] = connect(t, url)
 	}
-	for round := range 10 {
+	for round := range rounds(3, 20) {
 		name := fmt.Sprintf(`My-"Schema" %d`, round)
 		var mu sync.Mutex
 		var applied []int
@@ -120,7 +129,7 @@ func TestUpGoesOnAfterACut(t *testing.T) {
 	t.Parallel()
 	url := outboxtest.Empty(t)
 	conn := connect(t, url)
-	for round := range 20 {
+	for round := range rounds(6, 40) {
 		name := fmt.Sprintf("round %d", round)
 		victim := connect(t, url)
 		ctx, cancel := context.WithTimeout(context.Background(), rand.N(80*time.Millisecond))
