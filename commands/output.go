@@ -96,11 +96,19 @@ func (a *app) logger(w io.Writer) *slog.Logger {
 	_ = level.UnmarshalText([]byte(a.global.logLevel)) // checked by checkLogging
 	switch {
 	case a.global.logFormat == "json":
-		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level}))
+		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: inMilliseconds}))
 	case terminal(a.Err) || a.global.color == "always":
 		return slog.New(tint.NewTextHandler(w, &tint.Options{Level: level, TimeFormat: "15:04:05.000", NoColor: !a.colored()}))
 	}
 	return slog.New(slog.NewTextHandler(w, &slog.HandlerOptions{Level: level}))
+}
+
+// inMilliseconds gives durations in JSON a unit: latency becomes latency_ms.
+func inMilliseconds(_ []string, a slog.Attr) slog.Attr {
+	if a.Value.Kind() != slog.KindDuration {
+		return a
+	}
+	return slog.Float64(a.Key+"_ms", float64(a.Value.Duration().Microseconds())/1000)
 }
 
 // colored reports whether stderr takes colours.
