@@ -207,7 +207,7 @@ func upFailure(err error) error {
 		return &failure{exitError, err, "the schema holds a table of that name that is not outboxctl's: choose another with --schema"}
 	}
 	if errors.Is(err, migrate.ErrPooled) {
-		return usage(err, "give the server's own address with --direct-database-url")
+		return usage(fmt.Errorf("%w: give the server's own address with --direct-database-url", err), "")
 	}
 	return err
 }
