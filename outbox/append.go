@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"database/sql"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -102,26 +103,34 @@ type appended struct {
 	Destination   string            `json:"destination"`
 	Headers       map[string]string `json:"headers"`
 	Payload       *string           `json:"payload,omitempty"`
-	PayloadBytes  []byte            `json:"payload_bytes,omitempty"` // base64, as encoding/json does
+	PayloadBytes  *string           `json:"payload_bytes,omitempty"` // base64
 	AvailableAt   *time.Time        `json:"available_at,omitempty"`
 }
 
+// appendDocument leaves out an event whose key an earlier one of the same batch has.
 func appendDocument(events []Event) (string, error) {
-	rows := make([]appended, len(events))
+	rows := make([]appended, 0, len(events))
+	seen := make(map[uuid.UUID]bool)
 	for i, ev := range events {
 		row, err := newAppended(ev)
 		if err != nil {
 			return "", fmt.Errorf("append event %d of %d: %w", i+1, len(events), err)
 		}
-		rows[i] = row
+		if !seen[row.Key] {
+			rows = append(rows, row)
+		}
+		seen[row.Key] = true
 	}
 	document, err := json.Marshal(rows)
-	return string(document), err
+	if err != nil {
+		return "", fmt.Errorf("append %d events: %w", len(events), err)
+	}
+	return string(document), nil
 }
 
 func newAppended(ev Event) (appended, error) {
-	if !utf8.ValidString(ev.TenantID + ev.AggregateType + ev.AggregateID + ev.Type + ev.Destination) {
-		return appended{}, errors.New("its tenant, aggregate, type or destination is not UTF-8") // encoding/json would change it
+	if !validTexts(ev) {
+		return appended{}, errors.New("its tenant, aggregate, type, destination or a header is not UTF-8")
 	}
 	row := appended{
 		TenantID: ev.TenantID, AggregateType: ev.AggregateType, AggregateID: ev.AggregateID,
@@ -139,11 +148,22 @@ func newAppended(ev Event) (appended, error) {
 	}
 	switch payload := string(ev.Payload); {
 	case ev.Binary:
-		row.PayloadBytes = ev.Payload
+		encoded := base64.StdEncoding.EncodeToString(ev.Payload)
+		row.PayloadBytes = &encoded
 	case !json.Valid(ev.Payload) || !utf8.ValidString(payload):
 		return row, errors.New("the payload is not JSON in UTF-8; set Binary for other bytes")
 	default:
 		row.Payload = &payload
 	}
 	return row, nil
+}
+
+// validTexts reports whether all of ev's texts are UTF-8; encoding/json would change others.
+func validTexts(ev Event) bool {
+	for name, value := range ev.Headers {
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return false
+		}
+	}
+	return utf8.ValidString(ev.TenantID + ev.AggregateType + ev.AggregateID + ev.Type + ev.Destination)
 }

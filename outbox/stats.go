@@ -140,7 +140,7 @@ const (
 select case when c.reltuples < 0 or c.relpages = 0 then -1
             else c.reltuples / c.relpages * (pg_relation_size(c.oid) / current_setting('block_size')::int) end::bigint
   from pg_class c
- where c.oid = '{schema}.outbox'::regclass`
+ where c.oid = $1::text::regclass`
 
 	finishedSQL = `
 select event_type, status, count(*)
@@ -167,7 +167,7 @@ func (s *Store) finishedStats(ctx context.Context, tx pgx.Tx, types map[string]*
 	for _, n := range st.Status {
 		open += n
 	}
-	if err := tx.QueryRow(ctx, s.sql(sizeSQL)).Scan(&size); err != nil {
+	if err := tx.QueryRow(ctx, sizeSQL, s.schema+".outbox").Scan(&size); err != nil {
 		return err
 	}
 	if size-open <= exactUpTo {
