@@ -24,6 +24,8 @@ type Options struct {
 	Settings []string // lines for postgresql.conf, after and so above our own
 	Fsync    bool     // write through to the disk, as a real server does
 	Password string   // of the role postgres; "" trusts everyone who can reach 127.0.0.1
+	Access   []string // lines of pg_hba.conf instead of those that trust
+	TLS      bool     // with a certificate for 127.0.0.1, of an authority in [Cluster.Authority]
 	Clock    bool     // a clock of its own, which [Cluster.Shift] moves; Linux with libfaketime alone
 }
 
@@ -47,7 +49,10 @@ type Cluster struct {
 var alive sync.Map
 
 // Start makes a cluster and starts it.
-func Start(opts Options) (*Cluster, error) {
+func Start(opts Options) (*Cluster, error) { return start(opts, (*Cluster).initdb) }
+
+// start fills a folder by fill and starts a server on it.
+func start(opts Options, fill func(*Cluster) error) (*Cluster, error) {
 	bin, err := binaries()
 	if err != nil {
 		return nil, err
@@ -66,7 +71,7 @@ func Start(opts Options) (*Cluster, error) {
 		return nil, err
 	}
 	alive.Store(c, nil)
-	if err := c.create(owner); err != nil {
+	if err := c.create(owner, fill); err != nil {
 		c.Close()
 		return nil, err
 	}
@@ -74,7 +79,7 @@ func Start(opts Options) (*Cluster, error) {
 }
 
 // create fills the folder and starts the server on a free port.
-func (c *Cluster) create(owner *int) error {
+func (c *Cluster) create(owner *int, fill func(*Cluster) error) error {
 	if owner != nil {
 		if err := os.Chown(c.dir, *owner, -1); err != nil {
 			return err
@@ -85,7 +90,7 @@ func (c *Cluster) create(owner *int) error {
 			return err
 		}
 	}
-	if err := c.initdb(); err != nil {
+	if err := errors.Join(fill(c), c.certify(owner)); err != nil {
 		return err
 	}
 	// A port that was free may be taken by the time the server binds it.
@@ -123,6 +128,12 @@ func (c *Cluster) initdb() error {
 
 // configure writes our settings and the caller's behind those of initdb. The last one counts.
 func (c *Cluster) configure() error {
+	if len(c.opts.Access) > 0 {
+		access := strings.Join(c.opts.Access, "\n") + "\n"
+		if err := os.WriteFile(filepath.Join(c.data(), "pg_hba.conf"), []byte(access), 0o600); err != nil {
+			return err
+		}
+	}
 	lines := []string{
 		"listen_addresses = '127.0.0.1'",
 		"port = " + strconv.Itoa(c.port),
@@ -131,6 +142,9 @@ func (c *Cluster) configure() error {
 		"log_line_prefix = '%m [%p] %d '",
 		"fsync = " + onOff(c.opts.Fsync),
 		"full_page_writes = " + onOff(c.opts.Fsync),
+	}
+	if c.opts.TLS {
+		lines = append(lines, "ssl = on", "ssl_cert_file = '"+c.Authority()+"'", "ssl_key_file = '"+c.keyFile()+"'")
 	}
 	lines = append(lines, c.opts.Settings...)
 	file := filepath.Join(c.data(), "outboxtest.conf")
