@@ -76,7 +76,7 @@ func (s *Schema) planned(m Migration) Planned {
 	if m.Version > 1 {
 		p.Locks = append(p.Locks[:len(p.Locks):len(p.Locks)], Lock{recordTable, "row exclusive"})
 	}
-	p.Wait = time.Duration(s.limits.Tries) * s.limits.Lock
+	p.Wait = s.limits.all()
 	if m.outside {
 		p.Wait = patience
 	}

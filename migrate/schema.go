@@ -131,23 +131,34 @@ func (s *Schema) applied(ctx context.Context, tx pgx.Tx) ([]Step, error) {
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Step])
 }
 
-// read runs f in a transaction that can write nothing.
+// read runs f in a transaction that can write nothing. Nobody queues behind one that waits to read, so
+// it has the patience of all tries together.
 func (s *Schema) read(ctx context.Context, f func(pgx.Tx) error) error {
-	return s.within(ctx, pgx.ReadOnly, f)
+	return s.within(ctx, pgx.ReadOnly, s.limits.all(), func(tx pgx.Tx, _ int) error { return f(tx) })
 }
 
-// within runs f in a transaction in which no name resolves but by its schema.
-func (s *Schema) within(ctx context.Context, mode pgx.TxAccessMode, f func(pgx.Tx) error) error {
+// settingsSQL opens a transaction in which no name resolves but by its schema, and in which a role's
+// timeouts, made for queries, do not count.
+const settingsSQL = `
+select pg_catalog.pg_backend_pid(),
+       pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
+       pg_catalog.set_config('lock_timeout', $1, true),
+       pg_catalog.set_config('statement_timeout', '0', true),
+       pg_catalog.set_config('idle_in_transaction_session_timeout', '60s', true)`
+
+// within runs f in a transaction with our settings, and tells it its backend's process id.
+func (s *Schema) within(ctx context.Context, mode pgx.TxAccessMode, lock time.Duration, f func(pgx.Tx, int) error) error {
 	if err := checkName(s.name); err != nil {
 		return err
 	}
 	// Read committed: what is seen after the lock is taken must be newer than the lock.
 	opts := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: mode}
 	return pgx.BeginTxFunc(ctx, s.db, opts, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `set local search_path = pg_catalog, pg_temp`); err != nil {
+		var backend int
+		if err := tx.QueryRow(ctx, settingsSQL, milliseconds(lock)).Scan(&backend, nil, nil, nil, nil); err != nil {
 			return err
 		}
-		return f(tx)
+		return f(tx, backend)
 	})
 }
 

@@ -54,6 +54,7 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', false),
        pg_catalog.set_config('lock_timeout', $1, false),
        pg_catalog.set_config('statement_timeout', '0', false),
        pg_catalog.set_config('idle_in_transaction_session_timeout', '0', false),
+       pg_catalog.set_config('default_transaction_isolation', 'read committed', false),
        pg_catalog.set_config('default_transaction_read_only', 'off', false)`
 
 // orphanSQL lets a build end soon after its client died, where the server can see that.

@@ -46,10 +46,17 @@ func (w *work) up(ctx context.Context) error {
 
 // missing looks for the next migration to apply; done says that there is none.
 func (w *work) missing(ctx context.Context) (m Migration, done bool, err error) {
-	err = w.read(ctx, func(tx pgx.Tx) error {
-		m, done, err = w.next(ctx, tx)
-		return err
+	w.told = nil
+	err = w.watched(ctx, "migrate", func(ctx context.Context, pid chan<- int) error {
+		return w.within(ctx, pgx.ReadOnly, w.limits.all(), func(tx pgx.Tx, backend int) error {
+			pid <- backend
+			m, done, err = w.next(ctx, tx)
+			return err
+		})
 	})
+	if passing(err) {
+		err = w.busy(err)
+	}
 	return m, done, err
 }
 

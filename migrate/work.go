@@ -27,6 +27,9 @@ type Limits struct {
 	Tries int           // of one migration
 }
 
+// all is the time that the tries take together.
+func (l Limits) all() time.Duration { return time.Duration(l.Tries) * l.Lock }
+
 // MaxLock is the longest that producers should have to queue behind a migration.
 const MaxLock = 2 * time.Second
 
@@ -87,31 +90,21 @@ func (w *work) rest(err error) time.Duration {
 // errLocked says that another migration of this schema holds the lock.
 var errLocked = errors.New("another migration is running")
 
-// limitsSQL: our own work may take longer than a role's queries usually may.
-const limitsSQL = `
-select set_config('lock_timeout', $1, true),
-       set_config('statement_timeout', '0', true),
-       set_config('idle_in_transaction_session_timeout', '60s', true)`
-
 // lockSQL does not wait: a session that waits for a lock inside the server is not cancelled when
 // its process dies, and would hold up the migration after next. It belongs to the transaction, so
 // it cannot be left behind and works through a pooler.
-const lockSQL = `select pg_backend_pid(), pg_try_advisory_xact_lock($1)`
+const lockSQL = `select pg_try_advisory_xact_lock($1)`
 
 func (w *work) locked(ctx context.Context, pid chan<- int, f func(context.Context, pgx.Tx) error) error {
-	return w.within(ctx, pgx.ReadWrite, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, limitsSQL, milliseconds(w.limits.Lock)); err != nil {
-			return err
-		}
-		var backend int
+	return w.within(ctx, pgx.ReadWrite, w.limits.Lock, func(tx pgx.Tx, backend int) error {
+		pid <- backend
 		var locked bool
-		if err := tx.QueryRow(ctx, lockSQL, lockKey(w.name)).Scan(&backend, &locked); err != nil {
+		if err := tx.QueryRow(ctx, lockSQL, lockKey(w.name)).Scan(&locked); err != nil {
 			return fmt.Errorf("lock the schema: %w", err)
 		}
 		if !locked {
 			return errLocked
 		}
-		pid <- backend
 		return f(ctx, tx)
 	})
 }

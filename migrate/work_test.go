@@ -180,3 +180,50 @@ func TestUpNamesAnotherMigration(t *testing.T) {
 	}
 	verified(t, conn, "public")
 }
+
+// A lock on the record of migrations keeps even the first look out; that, too, ends with a name.
+func TestUpNamesWhoLocksItsRecord(t *testing.T) {
+	t.Parallel()
+	url := outboxtest.URL(t)
+	conn, holder := connect(t, url), connectAs(t, url, "psql")
+	exec(t, holder, `begin; lock table outbox_migrations`)
+	s := migrate.New(conn, "public")
+	s.Limit(migrate.Limits{Lock: 200 * time.Millisecond, Tries: 5})
+	_, err := up(s)
+	if want := fmt.Sprintf("pid %d (psql)", holder.PgConn().PID()); !errors.Is(err, migrate.ErrBusy) || !strings.Contains(err.Error(), want) {
+		t.Errorf("Up() = %v, want ErrBusy with %s", err, want)
+	}
+}
+
+// What a role or a database has as its defaults is made for queries, and may be against us.
+func TestMigrationsHaveTheirOwnSettings(t *testing.T) {
+	t.Parallel()
+	url := outboxtest.Empty(t)
+	setup := connect(t, url)
+	database := pgx.Identifier{setup.Config().Database}.Sanitize()
+	for _, setting := range []string{
+		`statement_timeout = '200ms'`, `lock_timeout = '50ms'`, `idle_in_transaction_session_timeout = '1s'`,
+		`default_transaction_isolation = 'serializable'`, `default_transaction_read_only = on`,
+		`search_path = 'nowhere'`, `standard_conforming_strings = off`, `TimeZone = 'Asia/Tokyo'`,
+	} {
+		exec(t, setup, `alter database `+database+` set `+setting)
+	}
+	conn := connect(t, url)
+	s := migrate.New(conn, `o'clock\`)
+	if got, err := up(s); err != nil || !slices.Equal(got, everyVersion()) {
+		t.Fatalf("Up() = %v, %v", got, err)
+	}
+	exec(t, setup, `drop index "o'clock\".outbox_lag`)
+	exec(t, setup, `insert into "o'clock\".outbox (aggregate_type, aggregate_id, event_type, payload)
+select 'order', n::text, 'order.created', '{}' from generate_series(1, 10000) n`)
+	if got := news(t, s, nil); !slices.Equal(got, []string{"restored outbox_lag"}) {
+		t.Errorf("Up() = %q", got)
+	}
+	verified(t, conn, `o'clock\`)
+	if got, err := s.Losses(context.Background(), 0); err != nil || len(got) != 1 {
+		t.Errorf("Losses() = %v, %v", got, err)
+	}
+	if got, err := down(s, 0, true); err != nil || len(got) != migrate.Latest {
+		t.Errorf("Down() = %v, %v", got, err)
+	}
+}
