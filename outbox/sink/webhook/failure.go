@@ -84,15 +84,23 @@ func (t *trip) broken(err error) finding {
 		strings.Contains(text, "http2: client connection"), strings.Contains(text, "stream error: "):
 		f = finding{kind: "reset", text: "connection broke before the answer was complete"}
 	case isAny(err, io.EOF, io.ErrUnexpectedEOF), strings.Contains(text, "server closed idle connection"),
-		strings.Contains(text, "GOAWAY"):
+		strings.Contains(text, "GOAWAY"), strings.Contains(text, "cannot rewind body"):
 		f = finding{kind: "eof", text: "connection closed before the answer was complete"}
 	case t.conn == nil:
 		return finding{kind: "connect", text: "no connection"}
 	}
-	if f.kind != "protocol" && t.dying() {
+	if t.shared() && !aboutOneStream(err) || !t.shared() && t.dying() && f.kind != "protocol" {
 		f.verdict = outbox.VerdictBrief
 	}
 	return f
+}
+
+// aboutOneStream tells an HTTP/2 error that belongs to its request from one that ended the connection
+// for all that used it, by whatever came in on it for one of them. A refused stream is of the second
+// kind: the receiver has not looked at it.
+func aboutOneStream(err error) bool {
+	text := err.Error()
+	return strings.Contains(text, "stream error: ") && !strings.Contains(text, "REFUSED_STREAM")
 }
 
 func isAny(err error, targets ...error) bool {

@@ -3,8 +3,10 @@ package webhook_test
 import (
 	"crypto/tls"
 	"encoding/binary"
+	"fmt"
 	"io"
 	"net"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -134,7 +136,10 @@ func TestHTTP2ConnectionThatIsTakenBackLosesNothing(t *testing.T) {
 		"the frames are garbage": {func(c net.Conn, _ uint32) bool {
 			io.WriteString(c, "HTTP/1.1 200 OK\r\n\r\n")
 			return false
-		}, answer{Kind: "protocol"}},
+		}, answer{Verdict: outbox.VerdictBrief, Kind: "protocol"}},
+		"the stream is reset": {func(c net.Conn, stream uint32) bool {
+			return frame{frameReset, 0, stream, []byte{0, 0, 0, 2}}.writeTo(c) == nil // internal error
+		}, answer{Kind: "reset"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -146,7 +151,11 @@ func TestHTTP2ConnectionThatIsTakenBackLosesNothing(t *testing.T) {
 				return yes(stream).writeTo(c) == nil
 			})
 			for i, want := range []answer{delivered("200"), tt.want, delivered("200")} {
-				if got := deliver(t, sink, sampleEvent()); got != want {
+				got := deliver(t, sink, sampleEvent())
+				if i == 2 && got.Verdict == outbox.VerdictBrief { // the connection's end was not noticed yet
+					got = deliver(t, sink, sampleEvent())
+				}
+				if got != want {
 					t.Errorf("delivery %d = %+v, want %+v", i+1, got, want)
 				}
 			}
@@ -159,7 +168,7 @@ func TestHTTP2ConnectionThatIsTakenBackLosesNothing(t *testing.T) {
 
 func TestHTTP2AnswersThatDoNotEndFreeTheSlot(t *testing.T) {
 	t.Parallel()
-	const timeout = 300 * time.Millisecond
+	const timeout = time.Second
 	head := func(stream uint32) frame { return frame{frameHeaders, flagEndHeaders, stream, []byte{0x88}} }
 	for name, tt := range map[string]struct {
 		request func(c net.Conn, stream uint32) bool
@@ -176,7 +185,7 @@ func TestHTTP2AnswersThatDoNotEndFreeTheSlot(t *testing.T) {
 			for (frame{9, 0, stream, more}).writeTo(c) == nil {
 			}
 			return false
-		}, answer{Kind: "protocol"}},
+		}, answer{Verdict: outbox.VerdictBrief, Kind: "protocol"}},
 		"no body": {func(c net.Conn, stream uint32) bool { head(stream).writeTo(c); return true }, delivered("200")},
 		"a body without an end": {func(c net.Conn, stream uint32) bool {
 			head(stream).writeTo(c)
@@ -329,4 +338,74 @@ func untilDelivered(t *testing.T, sink *webhook.Sink, patience time.Duration) ti
 			}
 		}
 	}
+}
+
+// An answer that breaks the connection of many costs each of them an attempt, made again in a moment.
+func TestAnswerThatBreaksAnHTTP2ConnectionSparesTheRest(t *testing.T) {
+	t.Parallel()
+	cert := certificate(t, nil)
+	arrived := make(chan struct{}, 10)
+	to := newTLSReceiver(t, &tls.Config{Certificates: []tls.Certificate{cert}}, true, func(w http.ResponseWriter, r *http.Request) {
+		switch r.Header.Get("X-Outbox-Event-Type") {
+		case "bad":
+			for i := range 1000 {
+				w.Header().Set(fmt.Sprint("X-", i), strings.Repeat("x", 2000))
+			}
+		case "slow":
+			arrived <- struct{}{}
+			<-r.Context().Done()
+		}
+	})
+	sink := newSink(t, webhook.Config{URL: to.URL, CAFile: writePEM(t, cert.Certificate[0])})
+	deliver(t, sink, sampleEvent())
+	var wg sync.WaitGroup
+	send := func(eventType string) {
+		wg.Go(func() {
+			ev := sampleEvent()
+			ev.Type = eventType
+			if got, want := deliver(t, sink, ev), (answer{Verdict: outbox.VerdictBrief, Kind: "protocol"}); got != want {
+				t.Errorf("%s: %+v, want %+v", eventType, got, want)
+			}
+		})
+	}
+	for range 4 {
+		send("slow")
+		<-arrived
+	}
+	send("bad")
+	wg.Wait()
+	if got := deliver(t, sink, sampleEvent()); got != delivered("200") {
+		t.Errorf("afterwards: %+v", got)
+	}
+}
+
+// A receiver that takes each connection back after an answer, as it may under load, costs other
+// requests on it nothing or an attempt that is made again in a moment.
+func TestHTTP2ConnectionsThatEndAllTheTime(t *testing.T) {
+	t.Parallel()
+	sink := listenH2(t, webhook.Config{}, func(c net.Conn, stream uint32) bool {
+		yes(stream).writeTo(c)
+		return goAway(stream, 0).writeTo(c) == nil
+	})
+	var (
+		wg   sync.WaitGroup
+		done atomic.Int64
+	)
+	for range 8 {
+		wg.Go(func() {
+			for range 40 {
+				switch got := deliver(t, sink, sampleEvent()); {
+				case got == delivered("200"):
+					done.Add(1)
+				case got.Verdict != outbox.VerdictBrief:
+					t.Errorf("Deliver() = %+v, want it delivered or again in a moment", got)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := done.Load(); n < 8*20 {
+		t.Errorf("%d of 320 requests were answered", n)
+	}
+	t.Logf("%d of 320 requests were answered", done.Load())
 }

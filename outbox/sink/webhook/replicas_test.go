@@ -27,19 +27,17 @@ func (c counted) Exchange(ctx context.Context, outs []outbox.Outcome, want outbo
 	return c.Source.Exchange(ctx, outs, want)
 }
 
-// B29: four dispatchers keep the schedule of one. With a base b attempts begin at 0, b, 3b, 7b, 15b …;
-// the test ends half-way between two of them. The long form is a minute with the default base.
+// B29: four dispatchers keep the schedule of one. With a base b an event's attempts begin at 0, b, 3b,
+// 7b, 15b … at the earliest, and every event gets each of them. The long form goes on for a minute.
 func TestReplicasDoNotMultiplyRetries(t *testing.T) {
 	t.Parallel()
-	const events, replicas, poll = 250, 4, 100 * time.Millisecond
-	base, span := 500*time.Millisecond, 11*500*time.Millisecond
+	const events, replicas, poll, base = 250, 4, 100 * time.Millisecond, 500 * time.Millisecond
+	attempts := 4
 	if os.Getenv("OUTBOXCTL_TEST_LONG") != "" {
-		base, span = 2*time.Second, 47*2*time.Second
+		attempts = 7
 	}
-	attempts := bits.Len(uint(span / base)) // 1 at 0, 2 from b on, 3 from 3b on …
-
 	db := outboxtest.DB(t)
-	to := newReceiver(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusInternalServerError) })
+	to := outboxtest.NewReceiver(t, outboxtest.Always(outboxtest.Answer{Status: http.StatusInternalServerError}))
 	if _, err := db.Exec(t.Context(), `insert into outbox (aggregate_type, aggregate_id, event_type, payload)
 		select 'order', i::text, 'order.created', '{}' from generate_series(1, $1) i`, events); err != nil {
 		t.Fatal(err)
@@ -54,28 +52,36 @@ func TestReplicasDoNotMultiplyRetries(t *testing.T) {
 		d.Source = counted{d.Source, &claims}
 		ends = append(ends, begin(t, d))
 	}
-	time.Sleep(time.Until(began.Add(span)))
-	requests := len(to.requests())
+	to.Wait(t, events*attempts, 2*time.Minute)
+	took := time.Since(began)
 	for _, end := range ends {
 		end()
 	}
 
-	if want := events * attempts; requests < want*95/100 || requests > want*105/100 {
-		t.Errorf("%d requests in %s, want %d ± 5 %%", requests, span, want)
+	requests := to.Requests()
+	if schedule := events * bits.Len(uint(took/base)+1); len(requests) > schedule*105/100 {
+		t.Errorf("%d requests in %s, want %d and 5 %% at most", len(requests), took, schedule)
 	}
-	var least, most int
-	if err := db.QueryRow(t.Context(), `select min(attempts), max(attempts) from outbox`).Scan(&least, &most); err != nil {
-		t.Fatal(err)
+	byKey := to.ByKey()
+	for key, arrivals := range byKey {
+		if n := len(arrivals); n < attempts-1 || n > attempts+1 {
+			t.Errorf("%s came %d times, want %d ± 1", key, n, attempts)
+		}
+		for i := 1; i < len(arrivals); i++ {
+			if gap, least := arrivals[i].At.Sub(arrivals[i-1].At), base<<(i-1); gap < least || arrivals[i].Attempt != i+1 {
+				t.Errorf("%s: attempt %d came %s after the one before it, want attempt %d and %s or more", key, arrivals[i].Attempt, gap, i+1, least)
+			}
+		}
 	}
-	if least < attempts-1 || most > attempts+1 {
-		t.Errorf("events had %d to %d attempts, want %d ± 1", least, most, attempts)
+	if len(byKey) != events {
+		t.Errorf("%d events came, want %d", len(byKey), events)
 	}
 	// Idle dispatchers claim once per interval, after each wave a few times more while they slow down;
 	// in a wave claims ride on settles, which wait for company.
-	idle := replicas * int(span/poll)
+	idle := replicas * int(took/poll)
 	waves := replicas * attempts * bits.Len(uint(poll/(10*time.Millisecond)))
-	if limit := int64(idle + waves + requests/5); claims.Load() > limit {
-		t.Errorf("%d claims for %d requests, want at most %d", claims.Load(), requests, limit)
+	if limit := int64(idle + waves + len(requests)/5); claims.Load() > limit {
+		t.Errorf("%d claims for %d requests, want at most %d", claims.Load(), len(requests), limit)
 	}
-	t.Logf("%d claims for %d requests in %s", claims.Load(), requests, span)
+	t.Logf("%d claims for %d requests in %s", claims.Load(), len(requests), took)
 }

@@ -183,7 +183,7 @@ func TestBrokenHTTP2StreamIsRetried(t *testing.T) {
 		}, answer{Kind: "reset"}},
 		"connection closed": {func(to *httptest.Server) http.HandlerFunc {
 			return func(_ http.ResponseWriter, r *http.Request) { to.CloseClientConnections(); <-r.Context().Done() }
-		}, answer{Kind: "eof"}},
+		}, answer{Verdict: outbox.VerdictBrief, Kind: "eof"}},
 		"answer": {func(*httptest.Server) http.HandlerFunc {
 			return func(w http.ResponseWriter, _ *http.Request) {
 				w.(http.Flusher).Flush()

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptrace"
+	"strings"
 	"sync/atomic"
 
 	"github.com/outboxctl/outboxctl/outbox"
@@ -21,7 +22,7 @@ const waryRequests = 500
 // [trip.unsent].
 func (s *Sink) send(ctx context.Context, h http.Header, body []byte) (*http.Response, error) {
 	resp, t, err := s.roundTrip(ctx, h, body)
-	if err != nil && ctx.Err() == nil && t.unsent() {
+	if err != nil && ctx.Err() == nil && t.unsent(err) {
 		resp, t, err = s.roundTrip(ctx, h, body)
 	}
 	if err == nil {
@@ -89,9 +90,9 @@ func (t *trip) trace() *httptrace.ClientTrace {
 
 // unsent reports whether a request that failed had not begun to be written to a connection that an
 // earlier one had used: the receiver closed it in the meantime and has seen nothing. On HTTP/2
-// net/http itself starts anew what was never written.
-func (t *trip) unsent() bool {
-	return t.dying() && !t.shared() && writes(t.conn) == t.before
+// net/http itself starts anew what was never written, unless it had taken the body in hand.
+func (t *trip) unsent(err error) bool {
+	return t.dying() && !t.shared() && writes(t.conn) == t.before || strings.Contains(err.Error(), "cannot rewind body")
 }
 
 // shared reports whether other requests use the connection too: it is HTTP/2.
