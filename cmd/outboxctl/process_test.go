@@ -77,6 +77,12 @@ func startWith(t testing.TB, env []string, args ...string) *process {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return startFile(t, file, env, args...)
+}
+
+// startFile runs a binary of outboxctl.
+func startFile(t testing.TB, file string, env []string, args ...string) *process {
+	t.Helper()
 	p := &process{t: t, cmd: exec.Command(file, args...), done: make(chan struct{})}
 	// Without GORACE a process under the race detector takes a second to exit.
 	p.cmd.Env = append([]string{"PATH=/usr/bin:/bin", "HOME=" + buildDir, "GORACE=atexit_sleep_ms=0"}, env...)
