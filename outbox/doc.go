@@ -12,8 +12,9 @@
 // lost it changes nothing. A lease that lapsed makes the event due again: there is no rescuer and
 // no clock but the database's.
 //
-// Where to read on: event.go for the event, queue.go for the lease protocol (claim and settle),
-// policy.go for what an answer means, dispatcher.go for the loop that owns it all.
+// Where to read on: event.go for the event, queue.go for the lease protocol, with its halves in
+// claim.go and settle.go, policy.go for what an answer means, dispatcher.go for the loop that owns
+// it all.
 //
 // The package neither logs nor prints; it reports to its caller by values and errors.
 package outbox

@@ -1,0 +1,295 @@
+package outbox
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+func (q *Queue) claimStatement(want Want, lease string) (string, pgx.NamedArgs) {
+	args := q.o.Only.args()
+	args["destination"], args["want"] = q.o.Destination, want.N
+	args["lease"], args["duration"] = lease, q.o.Lease.Microseconds()
+	if q.walk.next(want.Fresh) {
+		args["from"], args["visits"] = q.walk.from, maxVisits
+		return q.fullSQL, args
+	}
+	args["tenants"], args["dues"], args["ids"] = q.walk.marks()
+	return q.markSQL, args
+}
+
+// A claim takes the oldest due rows of one tenant after the other, until it has what it wants; who
+// gave some is last in line for the next claim.
+//
+// The rows are locked in a sub-select that runs once and hands their ids over as an array: so the
+// limit holds under every plan, and the planner cannot scan the table. Nothing that a claim writes
+// is in an index, so every claim is a HOT update.
+//
+// claimFullSQL finds the tenants by a loose scan over outbox_due, from @from on, at most @visits
+// of them, and says which tenant comes next: null at the end of the walk.
+const claimFullSQL = `
+with recursive tenant as (
+	(select tenant_id
+	   from {schema}.outbox -- outbox_due
+	  where destination = @destination
+	    and finished_at is null
+	    and tenant_id >= @from
+	  order by tenant_id
+	  limit 1)
+	union all
+	select (select n.tenant_id
+	          from {schema}.outbox n -- outbox_due
+	         where n.destination = @destination
+	           and n.finished_at is null
+	           and n.tenant_id > t.tenant_id
+	         order by n.tenant_id
+	         limit 1)
+	  from tenant t
+	 where t.tenant_id is not null),
+visited as materialized (
+	select tenant_id, '-infinity'::timestamptz as due, 0::bigint as id
+	  from tenant
+	 where tenant_id is not null
+	 limit @visits),` + claimDueSQL + claimTakeSQL + `
+select r.tenants, r.moment,
+       (select n.tenant_id
+          from {schema}.outbox n -- outbox_due
+         where n.destination = @destination
+           and n.finished_at is null
+           and n.tenant_id > r.last
+         order by n.tenant_id
+         limit 1) as next_tenant, t.*
+  from (select (select array_agg(tenant_id) from visited) as tenants,
+               now() as moment,
+               coalesce((select tenant_id from due offset @want - 1), (select max(tenant_id) from visited)) as last) r
+  full join taken t on false`
+
+// claimMarkedSQL visits the tenants that the last full walk found, each from its low-water mark
+// on. Between two full walks that spares the entries of rows that are taken already, which a long
+// transaction elsewhere keeps in the index.
+const claimMarkedSQL = `
+with visited as (
+	select tenant_id, due, id
+	  from unnest(@tenants::text[], @dues::timestamptz[], @ids::bigint[]) m(tenant_id, due, id)),` +
+	claimDueSQL + claimTakeSQL + `
+select null::text[] as tenants, r.moment, null::text as next_tenant, t.*
+  from (select now() as moment) r
+  full join taken t on false`
+
+const claimDueSQL = `
+due as materialized (
+	select d.id, v.tenant_id
+	  from visited v
+	 cross join lateral (
+		select o.id
+		  from {schema}.outbox o -- outbox_due
+		 where o.destination = @destination
+		   and o.tenant_id = v.tenant_id
+		   and o.finished_at is null
+		   and coalesce(o.next_attempt_at, o.available_at) <= now()
+		   and (coalesce(o.next_attempt_at, o.available_at), o.id) > (v.due, v.id)
+		   and (o.lease_until is null or o.lease_until < now())/*only*/
+		 order by coalesce(o.next_attempt_at, o.available_at), o.id
+		 limit @want
+		   for update skip locked) d
+	 limit @want),`
+
+const claimTakeSQL = `
+taken as (
+	update {schema}.outbox o
+	   set status = 'in_progress',
+	       attempts = least(o.attempts, 2147483646) + 1,
+	       lease = @lease,
+	       lease_until = clock_timestamp() + @duration::bigint * interval '1 microsecond',
+	       last_attempt_at = clock_timestamp(),
+	       updated_at = clock_timestamp()
+	 where o.id = any (array (select id from due))
+	returning o.id, coalesce(o.source_id, 0) as source_id, o.tenant_id, o.aggregate_type, o.aggregate_id,
+	          o.event_type, o.schema_version, o.idempotency_key, o.headers::text,
+	          case when pg_column_size(o.payload) > 2000 and octet_length(o.payload::text) > 65536
+	               then null else o.payload::text end as payload,
+	          case when octet_length(o.payload_bytes) <= 65536 then o.payload_bytes end as payload_bytes,
+	          case when o.payload is null then octet_length(o.payload_bytes)
+	               when pg_column_size(o.payload) > 2000 then octet_length(o.payload::text)
+	               else 0 end as size,
+	          o.payload is null as is_binary, o.attempts, o.created_at,
+	          coalesce(o.next_attempt_at, o.available_at) as due)`
+
+// payloadSQL reads what a claim left behind because it is large: a batch of such payloads would fill
+// the memory.
+const payloadSQL = `
+select coalesce(convert_to(payload::text, 'UTF8'), payload_bytes)
+  from {schema}.outbox
+ where id = $1
+   and lease = $2`
+
+// Payload reads the payload of a claimed event that has it Deferred. It returns [ErrLeaseLost] when
+// the event is not ours any more.
+func (q *Queue) Payload(ctx context.Context, ev *Event) (payload []byte, err error) {
+	err = q.store.inTx(ctx, queueLimits, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, q.bodySQL, ev.ID, ev.Lease).Scan(&payload)
+	})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, ErrLeaseLost
+	case err != nil:
+		return nil, fmt.Errorf("payload: %w", err)
+	}
+	return payload, nil
+}
+
+// claimed is what a claim brought back.
+type claimed struct {
+	destination string
+	lease       string
+
+	events  []Event
+	tenants []string  // a full walk's
+	next    *string   // where a full walk goes on; nil at its end
+	moment  time.Time // the database's
+}
+
+// scan reads one row about the walk and one per event; the full join has put them side by side.
+func (c *claimed) scan(rows pgx.Rows) error {
+	for rows.Next() {
+		if isWalk := rows.RawValues()[1] != nil; isWalk {
+			if err := rows.Scan(append([]any{&c.tenants, &c.moment, &c.next}, make([]any, eventColumns)...)...); err != nil {
+				return err
+			}
+			continue
+		}
+		ev, err := scanEvent(rows)
+		if err != nil {
+			return err
+		}
+		ev.Destination, ev.Lease = c.destination, c.lease
+		c.events = append(c.events, ev)
+	}
+	slices.SortFunc(c.events, func(a, b Event) int { // returning has no order
+		return cmp.Or(a.Due.Compare(b.Due), cmp.Compare(a.ID, b.ID))
+	})
+	return rows.Err()
+}
+
+const eventColumns = 16
+
+func scanEvent(rows pgx.Rows) (ev Event, err error) {
+	var headers, binary []byte
+	err = rows.Scan(nil, nil, nil,
+		&ev.ID, &ev.SourceID, &ev.TenantID, &ev.AggregateType, &ev.AggregateID,
+		&ev.Type, &ev.SchemaVersion, (*[16]byte)(&ev.Key), &headers,
+		&ev.Payload, &binary, &ev.Size, &ev.Binary, &ev.Attempts, (*moment)(&ev.CreatedAt), (*moment)(&ev.Due))
+	if err != nil {
+		return ev, err
+	}
+	if ev.Binary {
+		ev.Payload = binary
+	}
+	ev.Deferred = ev.Payload == nil
+	ev.Size = max(ev.Size, len(ev.Payload))
+	ev.Headers, ev.Invalid = decodeHeaders(headers)
+	return ev, nil
+}
+
+// moment reads a time of PostgreSQL's, which may be infinite.
+type moment time.Time
+
+// ScanTimestamptz implements [pgtype.TimestamptzScanner].
+func (m *moment) ScanTimestamptz(v pgtype.Timestamptz) error {
+	switch v.InfinityModifier {
+	case pgtype.Infinity:
+		*m = moment(time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC))
+	case pgtype.NegativeInfinity:
+		*m = moment(time.Date(1, time.January, 1, 0, 0, 0, 0, time.UTC))
+	default:
+		*m = moment(v.Time)
+	}
+	return nil
+}
+
+// decodeHeaders takes an object of scalars. Anything else cannot be sent, which is the row's
+// trouble alone.
+func decodeHeaders(text []byte) (map[string]string, string) {
+	if string(text) == "{}" {
+		return nil, ""
+	}
+	var raw map[string]any
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.UseNumber()
+	if err := dec.Decode(&raw); err != nil || raw == nil {
+		return nil, "headers is not an object"
+	}
+	headers := make(map[string]string, len(raw))
+	for name, value := range raw {
+		switch v := value.(type) {
+		case nil:
+		case string:
+			headers[name] = v
+		case json.Number, bool:
+			headers[name] = fmt.Sprint(v)
+		default:
+			return nil, "a header is neither a string nor a number"
+		}
+	}
+	return headers, ""
+}
+
+// shutdownsSQL counts how many of an event's attempts a shutdown cut off.
+const shutdownsSQL = `
+select event_id, count(*)
+  from {schema}.outbox_attempts -- outbox_attempts_event
+ where event_id = any ($1::bigint[])
+   and error_kind = 'shutdown'
+ group by event_id`
+
+// countShutdowns looks the shutdowns of the events up that were claimed more often than allowed:
+// such attempts do not count against an event.
+func (q *Queue) countShutdowns(ctx context.Context, events []Event) error {
+	worn := make(map[int64]*Event)
+	for i, ev := range events {
+		if ev.Attempts > q.o.MaxAttempts {
+			worn[ev.ID] = &events[i]
+		}
+	}
+	if len(worn) == 0 {
+		return nil
+	}
+	err := q.store.inTx(ctx, queueLimits, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, q.store.sql(shutdownsSQL), slices.Collect(maps.Keys(worn)))
+		if err != nil {
+			return err
+		}
+		var id int64
+		var n int
+		_, err = pgx.ForEachRow(rows, []any{&id, &n}, func() error {
+			worn[id].Shutdowns = n
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		for _, ev := range worn { // not known to have crashed: to be sent, not buried
+			ev.Shutdowns = ev.Attempts
+		}
+		return fmt.Errorf("count shutdowns: %w", err)
+	}
+	return nil
+}
+
+// newLease is the worker's name, for people, and 64 random bits, the fence.
+func newLease(worker string) string {
+	var token [8]byte
+	_, _ = rand.Read(token[:]) // never fails
+	return worker + "/" + hex.EncodeToString(token[:])
+}
