@@ -27,7 +27,7 @@ test-long: postgres needs ## the same in the long form: more rows, more crashes,
 	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)
 
 bench: postgres ## speed in events/s, each beside the ceiling of the same run; BENCH=Name narrows it
-	$(WITHPG) go test -run '^$$' -bench '$(BENCH)' -timeout 60m ./outbox/...
+	$(WITHPG) go test -run '^$$' -bench '$(BENCH)' -timeout 60m ./outbox/... ./cmd/outboxctl
 
 fuzz: ## every fuzz target, each for FUZZTIME (30s)
 	@grep -rHo --include='*_test.go' '^func Fuzz[A-Za-z0-9_]*' . | sort | while IFS=: read -r file func; do \

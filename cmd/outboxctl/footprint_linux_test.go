@@ -28,7 +28,7 @@ var plain = sync.OnceValues(func() (string, error) {
 })
 
 // startPlain is startWith for the plain binary.
-func startPlain(t *testing.T, url string, args ...string) *process {
+func startPlain(t testing.TB, url string, args ...string) *process {
 	t.Helper()
 	file, err := plain()
 	if err != nil {
