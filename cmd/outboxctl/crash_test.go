@@ -33,8 +33,8 @@ func TestKilledAfterThe2xxSendsTheSameAgain(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			url, db := database(t)
-			c := &crash{answer: make(chan struct{}), received: make(chan outboxtest.Request)}
-			c.receiver = outboxtest.NewReceiver(t, c.give)
+			c := &crash{answer: make(chan struct{}), received: make(chan outboxtest.Request), end: newGate()}
+			c.receiver = c.end.receiver(t, c.give)
 			for i := range kills {
 				c.dispatcher = dispatch(t, url, c.receiver.URL)
 				eventually(t, "the last crash is mended", func() bool { return count(t, db, "delivered") == i })
@@ -64,31 +64,49 @@ type crash struct {
 	dispatcher *process
 	received   chan outboxtest.Request
 	answer     chan struct{}
+	end        gate
 }
 
 func (c *crash) give(_ int, r *outboxtest.Request) outboxtest.Answer {
-	if r.Attempt == 1 {
-		c.received <- *r
+	if r.Attempt > 1 {
+		return outboxtest.Answer{}
+	}
+	select {
+	case c.received <- *r:
 		<-c.answer
+	case <-c.end.opened:
 	}
 	return outboxtest.Answer{}
 }
 
+// next is the first request for an event.
+func (c *crash) next(t *testing.T) outboxtest.Request {
+	t.Helper()
+	select {
+	case r := <-c.received:
+		return r
+	case <-time.After(patience):
+		t.Fatal("no request came")
+		return outboxtest.Request{}
+	}
+}
+
 // dieUnread kills the dispatcher in the moment of the 2xx.
-func dieUnread(_ *testing.T, _ *pgxpool.Pool, c *crash) {
-	<-c.received
+func dieUnread(t *testing.T, _ *pgxpool.Pool, c *crash) {
+	c.next(t)
 	c.dispatcher.kill()
 	c.answer <- struct{}{}
 }
 
 // dieUnwritten keeps the dispatcher from writing what it has read by a lock on the row.
 func dieUnwritten(t *testing.T, db *pgxpool.Pool, c *crash) {
-	r := <-c.received
+	r := c.next(t)
 	lock := begin(t, db)
-	if _, err := lock.Exec(t.Context(), `select from outbox where idempotency_key = $1 for update`, r.Key); err != nil {
+	_, err := lock.Exec(t.Context(), `select from outbox where idempotency_key = $1 for update`, r.Key)
+	c.answer <- struct{}{}
+	if err != nil {
 		t.Fatal(err)
 	}
-	c.answer <- struct{}{}
 	eventually(t, "the dispatcher wants to write", func() bool {
 		return query[bool](t, db, `select exists (select from pg_stat_activity
 			where datname = current_database() and application_name = 'outboxctl' and wait_event_type = 'Lock')`)
@@ -128,11 +146,11 @@ func TestReceiverThatKnowsKeysActsOnce(t *testing.T) {
 	url, db := database(t)
 	insert(t, db, "order.paid", 1)
 	var dispatcher atomic.Pointer[process]
-	ready := make(chan struct{})
+	ready := newGate()
 	known := map[string]bool{}
 	charged := 0
-	r := outboxtest.NewReceiver(t, func(_ int, r *outboxtest.Request) outboxtest.Answer {
-		<-ready
+	r := ready.receiver(t, func(_ int, r *outboxtest.Request) outboxtest.Answer {
+		<-ready.opened
 		if known[r.Key] { // an INSERT of the key in the consumer's transaction
 			return outboxtest.Answer{}
 		}
@@ -142,7 +160,7 @@ func TestReceiverThatKnowsKeysActsOnce(t *testing.T) {
 		return outboxtest.Answer{}
 	})
 	dispatcher.Store(dispatch(t, url, r.URL))
-	close(ready)
+	ready.open()
 	dispatcher.Load().wait(patience)
 	lapse(t, db)
 	if code, words := once(t, url, r.URL); code != 0 {
@@ -203,11 +221,11 @@ func TestDeadWorkersLeasesLapseUnderAnyName(t *testing.T) {
 	url, db := database(t)
 	insert(t, db, "mine", 20)
 	insert(t, db, "healthy", 3)
-	release := make(chan struct{})
-	r := outboxtest.NewReceiver(t, func(_ int, r *outboxtest.Request) outboxtest.Answer {
+	held := newGate()
+	r := held.receiver(t, func(_ int, r *outboxtest.Request) outboxtest.Answer {
 		switch {
 		case strings.Contains(string(r.Body), `"healthy"`):
-			<-release
+			<-held.opened
 		case r.Attempt == 1 && strings.Contains(r.Path, "hang"):
 			return outboxtest.Answer{Hang: true}
 		}
@@ -229,7 +247,7 @@ func TestDeadWorkersLeasesLapseUnderAnyName(t *testing.T) {
 	if after := healthyRows(t, db); before != after {
 		t.Errorf("the living worker's rows were\n%s\nand are\n%s", before, after)
 	}
-	close(release)
+	held.open()
 	allDelivered(t, db, 23)
 	if n := r.Count(); n != 20+3+8 {
 		t.Errorf("%d requests, want 31: the 8 in flight at the kill twice, the others once", n)
@@ -283,10 +301,10 @@ func TestStoppedWorkerChangesNothingWhenItWakes(t *testing.T) {
 	t.Parallel()
 	url, db := database(t)
 	insert(t, db, "order.created", 1)
-	release := make(chan struct{})
-	r := outboxtest.NewReceiver(t, func(n int, _ *outboxtest.Request) outboxtest.Answer {
+	held := newGate()
+	r := held.receiver(t, func(n int, _ *outboxtest.Request) outboxtest.Answer {
 		if n == 1 {
-			<-release
+			<-held.opened
 			return outboxtest.Answer{Status: 422} // would bury the event
 		}
 		return outboxtest.Answer{}
@@ -300,7 +318,7 @@ func TestStoppedWorkerChangesNothingWhenItWakes(t *testing.T) {
 	}
 	row := func() string { return query[string](t, db, `select to_jsonb(o)::text from outbox o`) }
 	before := row()
-	close(release)
+	held.open()
 	sleeper.signal(syscall.SIGCONT)
 	sleeper.says("lease lost, outcome dropped")
 	if after := row(); count(t, db, "delivered") != 1 || before != after {

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/outboxctl/outboxctl/outbox/outboxtest"
 )
 
 // patience is how long anything may take on a busy machine before a test gives up.
@@ -183,6 +185,25 @@ func eventually(t testing.TB, what string, ok func() bool) {
 			t.Fatalf("waited %s in vain: %s", patience, what)
 		}
 	}
+}
+
+// gate holds a receiver's answers back until the test opens it, which its end does at the latest.
+type gate struct {
+	opened chan struct{}
+	open   func()
+}
+
+func newGate() gate {
+	opened := make(chan struct{})
+	return gate{opened, sync.OnceFunc(func() { close(opened) })}
+}
+
+// receiver starts one whose answers may wait for a gate: it cannot be closed before them.
+func (g gate) receiver(t testing.TB, answer func(int, *outboxtest.Request) outboxtest.Answer) *outboxtest.Receiver {
+	t.Helper()
+	r := outboxtest.NewReceiver(t, answer)
+	t.Cleanup(g.open)
+	return r
 }
 
 // lines is what a process has written so far.

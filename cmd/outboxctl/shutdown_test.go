@@ -19,10 +19,10 @@ func TestStopKeepsResultsAndGivesUnsentEventsBack(t *testing.T) {
 			t.Parallel()
 			url, db := database(t)
 			insert(t, db, "order.created", 40)
-			release := make(chan struct{})
-			r := outboxtest.NewReceiver(t, func(n int, _ *outboxtest.Request) outboxtest.Answer {
+			held := newGate()
+			r := held.receiver(t, func(n int, _ *outboxtest.Request) outboxtest.Answer {
 				if n <= 16 {
-					<-release
+					<-held.opened
 				}
 				return outboxtest.Answer{}
 			})
@@ -39,7 +39,7 @@ func TestStopKeepsResultsAndGivesUnsentEventsBack(t *testing.T) {
 			}
 			dispatch(t, url, r.URL, "--worker-id", "other") // does not wait for a lease to lapse
 			r.Wait(t, 40, patience)
-			close(release)
+			held.open()
 			if code := stopped.wait(patience); code != 0 {
 				t.Errorf("exit code %d, want 0", code)
 			}
