@@ -55,6 +55,7 @@ type Observer struct {
 	Settled   func(Report) // an attempt has its outcome
 	Trouble   func(error)  // the source fails, once per outage, or refuses an outcome
 	Recovered func()       // the source answers again
+	Turned    func()       // the loop goes on: once a second at least, unless the source hangs or every delivery does
 }
 
 // Dispatcher delivers one destination's events: one loop that owns all state and never waits for a
@@ -86,6 +87,7 @@ const (
 	maxTrouble  = 2 * time.Second
 	heldDelay   = time.Second      // before an outcome whose row is locked is offered again
 	leaseMargin = time.Second      // an event is sent only with RequestTimeout and this left
+	pulse       = time.Second      // between turns, for an observer who wants to see them
 	killWait    = 2 * time.Second  // for sinks to return after the second signal
 	lastSettles = 10 * time.Second // for results when the source is away at the end
 )
@@ -135,6 +137,7 @@ type loop struct {
 	work    context.Context // of deliveries; ends when they are cut off
 	cut     context.CancelFunc
 
+	moved       time.Time // when a delivery began or ended last
 	exchanging  bool
 	lingerUntil time.Time // when finished outcomes are settled at the latest; zero = none
 	pollAt      time.Time // the next claim, when there is nothing to do
@@ -183,6 +186,9 @@ func (l *loop) run(stop, kill context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		if l.Observer.Turned != nil {
+			l.Observer.Turned()
+		}
 		l.send()
 		l.exchange()
 		if l.done() {
@@ -241,6 +247,7 @@ func (l *loop) send() {
 			continue
 		}
 		l.sending++
+		l.moved = time.Now()
 		l.summary.Sent++
 		l.jobs <- ev // has room for all deliverers
 	}
@@ -292,6 +299,7 @@ func (l *loop) whole(ctx context.Context, ev *Event) (Event, error) {
 
 func (l *loop) finish(out Outcome) {
 	l.sending--
+	l.moved = time.Now()
 	l.conclude(out)
 }
 
@@ -491,7 +499,16 @@ func (l *loop) sleep() time.Duration {
 	if wait < forever {
 		wait = max(wait, time.Until(l.troubleAt))
 	}
+	if l.Observer.Turned != nil && !l.overdue() {
+		wait = min(wait, pulse)
+	}
 	return max(wait, 0)
+}
+
+// overdue reports whether deliveries are under way and none has come back for longer than each may
+// take: their sink does not keep to its deadline.
+func (l *loop) overdue() bool {
+	return l.sending > 0 && time.Since(l.moved) > l.RequestTimeout+leaseMargin
 }
 
 // stop ends claiming and gives back what is unsent.
