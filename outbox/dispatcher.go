@@ -18,13 +18,17 @@ type Source interface {
 	// an error. It may change the order of outs. The caller has one exchange under way at a time.
 	Exchange(ctx context.Context, outs []Outcome, want Want) (Exchanged, error)
 
-	// Payload returns the payload of a claimed event that has it Deferred, or ErrLeaseLost when
-	// the event is not ours any more. It is safe for concurrent use, also with Exchange.
+	// Payload returns the payload of a claimed event that has it Deferred, ErrLeaseLost when the
+	// event is not ours any more, or ErrUnreadable when no attempt will ever read it. It is safe for
+	// concurrent use, also with Exchange.
 	Payload(ctx context.Context, ev *Event) ([]byte, error)
 }
 
 // ErrLeaseLost says that another worker has taken an event over, or that it is gone.
 var ErrLeaseLost = errors.New("lease lost")
+
+// ErrUnreadable says that the source cannot give a payload out, whenever it is asked.
+var ErrUnreadable = errors.New("the payload cannot be read")
 
 // Want is what a loop asks of its source.
 type Want struct {
@@ -270,11 +274,11 @@ func (l *loop) deliver(ev leased) Outcome {
 	}
 	ctx, cancel := context.WithDeadline(l.work, deadline)
 	defer cancel()
-	event, err := l.whole(ctx, ev.Event)
-	var receipt Receipt
-	if err == nil {
-		receipt, err = l.Sink.Deliver(ctx, event)
+	event, early := l.whole(ctx, ev.Event)
+	if early != nil {
+		return *early
 	}
+	receipt, err := l.Sink.Deliver(ctx, event)
 	out := l.Policy.Decide(ev.Event, receipt, err)
 	if err != nil && l.work.Err() != nil && errors.Is(err, context.Canceled) {
 		out = cutOff(ev.Event)
@@ -283,18 +287,38 @@ func (l *loop) deliver(ev leased) Outcome {
 	return out
 }
 
-// whole is the event with its payload. One that cannot be had now was not sent.
-func (l *loop) whole(ctx context.Context, ev *Event) (Event, error) {
+// whole is the event with its payload, or what becomes of one that is not sent: its attempt is
+// given back.
+func (l *loop) whole(ctx context.Context, ev *Event) (Event, *Outcome) {
 	if !ev.Deferred {
 		return *ev, nil
 	}
 	payload, err := l.Source.Payload(ctx, ev)
 	if err != nil {
-		return Event{}, Postpone(time.Second)
+		out := l.unread(ev, err)
+		return Event{}, &out
+	}
+	ev.Size = len(payload) // the claim did not know it
+	if out, never := l.Policy.unsendable(ev); never {
+		return Event{}, &out
 	}
 	event := *ev
 	event.Payload, event.Deferred = payload, false
 	return event, nil
+}
+
+// unread is the outcome of an event whose payload was not read. One that takes as long as a request
+// may is not asked for at once again: it may well take as long the next time.
+func (l *loop) unread(ev *Event, err error) Outcome {
+	switch {
+	case errors.Is(err, ErrUnreadable):
+		return bury(ev, KindInvalid, err.Error())
+	case l.work.Err() != nil:
+		return release(ev)
+	case errors.Is(err, context.DeadlineExceeded):
+		return l.Policy.Decide(ev, Receipt{}, Postpone(l.Policy.Backoff.Cap))
+	}
+	return l.Policy.Decide(ev, Receipt{}, Postpone(time.Second))
 }
 
 func (l *loop) finish(out Outcome) {

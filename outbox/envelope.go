@@ -25,8 +25,11 @@ const (
 // are its own: nothing is parsed and written anew, so numbers, <>& and the order of keys stay.
 // Without sentAt the bytes are the same for every attempt. Strings that are not UTF-8 get U+FFFD.
 func (e Event) AppendEnvelope(dst []byte, sentAt time.Time) []byte {
-	dst = slices.Grow(dst, envelopeSize+len(e.Type)+len(e.AggregateType)+len(e.AggregateID)+len(e.TenantID)+
-		len(e.Payload)+len(e.Payload)/2)
+	size := len(e.Payload)
+	if e.Binary {
+		size = base64.StdEncoding.EncodedLen(size)
+	}
+	dst = slices.Grow(dst, envelopeSize+len(e.Type)+len(e.AggregateType)+len(e.AggregateID)+len(e.TenantID)+size)
 	key := e.Key.String()
 	dst = append(append(dst, `{"event_id":"`...), key...)
 	dst = append(append(dst, `","idempotency_key":"`...), key...)

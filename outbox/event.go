@@ -52,7 +52,7 @@ type Event struct {
 	CreatedAt time.Time // when the producer's transaction began
 	Due       time.Time // when this delivery became due, by the database's clock
 	Invalid   string    // why the row cannot be sent, "" when it can
-	Size      int       // of the payload in bytes
+	Size      int       // of the payload in bytes; 0 also when it is Deferred and not known yet
 	Deferred  bool      // the payload is large and is read just before it is sent; Payload is nil until then
 }
 
