@@ -61,6 +61,7 @@ func TestEveryCommandWorksThroughPgBouncer(t *testing.T) {
 	})
 	first := dispatch(t, pooled, r.URL, "--parallel", "8", "--backoff", "100ms..1s", "--log-level", "warn")
 	second := dispatch(t, pooled, r.URL, "--parallel", "8", "--backoff", "100ms..1s", "--log-level", "warn")
+	eventually(t, "both have said that they live", func() bool { return query[int](t, db, `select count(*) from outbox_workers`) == 2 })
 	code, out, words := run(t, pooled, "stats")
 	if code != 0 || !strings.Contains(out, "DISPATCHER") {
 		t.Errorf("stats: exit code %d: %s%s", code, out, words)
