@@ -27,7 +27,7 @@ func (b Backoff) Delay(attempt int) time.Duration {
 
 // jittered spreads d over d·(1 ± jitter); roll is in [0, 1).
 func jittered(d time.Duration, jitter, roll float64) time.Duration {
-	return plus(d, float64(d)*jitter*(2*roll-1))
+	return max(plus(d, float64(d)*jitter*(2*roll-1)), 0) // a float is not exact
 }
 
 // plus adds to d, which is not negative, as far as a Duration reaches.

@@ -151,6 +151,7 @@ func (q *Queue) roundTrip(ctx context.Context, outs []Outcome, want Want) (Excha
 	}
 	if want.N > 0 {
 		sql, args := q.claimStatement(want, claim.lease)
+		batch.Queue(inOrderSQL)
 		batch.Queue(sql, args).Query(func(rows pgx.Rows) error { return claim.scan(rows) })
 	}
 	batch.Queue(commitSQL)

@@ -286,6 +286,38 @@ func claimsExactly(t *testing.T, db, claimer *pgxpool.Pool) {
 	exchange(t, q, outs, 0)
 }
 
+// Statistics from when nothing was open say that one row is, whatever has come since. A claim must
+// not depend on them: it reads little more than it takes.
+func TestClaimReadsLittleMoreThanItTakes(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	exec(t, db, `alter table outbox set (autovacuum_enabled = off)`)
+	finished(t, db, 20_000, outbox.Delivered, nil)
+	exec(t, db, `vacuum analyze outbox`)
+	claimer := reconnect(t, db, nil)
+	q := newQueue(claimer)
+	for i := range 12 { // an idle time, in which plans are settled
+		if _, err := q.Exchange(t.Context(), nil, outbox.Want{N: 100, Fresh: i%2 == 0}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	insert(t, db, 20_000)
+	const claims = 10
+	for i := range claims {
+		done, err := q.Exchange(t.Context(), nil, outbox.Want{N: 100, Fresh: i == 5})
+		if err != nil || len(done.Events) != 100 {
+			t.Fatalf("claimed %d events: %v", len(done.Events), err)
+		}
+	}
+	claimer.Close() // which writes its statistics
+	updates(t, db, claims*100)
+	read := query[int](t, db, `select sum(idx_tup_read) + (select seq_tup_read from pg_stat_user_tables where relid = 'outbox'::regclass)
+		from pg_stat_user_indexes where relid = 'outbox'::regclass`)
+	if most := claims * 100 * 10; read > most {
+		t.Errorf("%d claims of 100 read %d entries and rows, want at most %d", claims, read, most)
+	}
+}
+
 func TestParallelClaimsNeverShareAnEvent(t *testing.T) {
 	t.Parallel()
 	db := outboxtest.DB(t)

@@ -133,8 +133,8 @@ func (st *Stats) add(types map[string]*EventTypeStats, eventType string, status 
 	t.Status[status] += n
 }
 
-// sizeSQL estimates the table's rows as the planner does: its size now, with as many rows per page
-// as the last analysis found.
+// sizeSQL estimates the rows of a table or the entries of an index as the planner does: its size
+// now, with as many per page as the last vacuum or analysis found.
 const (
 	sizeSQL = `
 select case when c.reltuples < 0 or c.relpages = 0 then -1
@@ -178,9 +178,31 @@ func (s *Store) finishedStats(ctx context.Context, tx pgx.Tx, types map[string]*
 		st.forgetFinished(types)
 	}
 	st.Estimated = true
-	buried, err := s.countFinished(ctx, tx, graveyardSQL, types, st)
+	buried, err := s.buriedStats(ctx, tx, types, st)
 	st.Status[Delivered] = max(size-open-buried, st.Status[Delivered], 0)
 	return err
+}
+
+// buriedStats counts the finished rows that did not arrive. Beyond what is counted exactly, the
+// shares of those counted are taken as those of all.
+func (s *Store) buriedStats(ctx context.Context, tx pgx.Tx, types map[string]*EventTypeStats, st *Stats) (int64, error) {
+	counted, err := s.countFinished(ctx, tx, graveyardSQL, types, st)
+	if err != nil || counted <= exactUpTo {
+		return counted, err
+	}
+	var all int64
+	if err := tx.QueryRow(ctx, sizeSQL, s.schema+".outbox_graveyard").Scan(&all); err != nil {
+		return 0, err
+	}
+	all = max(all, counted)
+	for _, status := range []Status{Failed, DeadLetter, Discarded} {
+		scale := func(n map[Status]int64) { n[status] = int64(float64(n[status]) * float64(all) / float64(counted)) }
+		scale(st.Status)
+		for _, t := range types {
+			scale(t.Status)
+		}
+	}
+	return all, nil
 }
 
 // countFinished adds up rows, at most one more than are counted exactly.

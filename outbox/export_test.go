@@ -1,0 +1,43 @@
+package outbox
+
+import (
+	"context"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ExplainClaim returns the plan of the queue's next claim, from the very start or from its marks.
+func (q *Queue) ExplainClaim(ctx context.Context, want Want) (string, error) {
+	sql, args := q.claimStatement(want, "test/0123456789abcdef")
+	return q.store.explain(ctx, inOrderSQL, sql, args)
+}
+
+// ExplainStats returns the plans of what Stats asks of a large table.
+func (s *Store) ExplainStats(ctx context.Context) (string, error) {
+	var plans []string
+	for _, sql := range []string{openSQL, graveyardSQL, lagSQL, destinationSQL} {
+		plan, err := s.explain(ctx, "", s.sql(sql), pgx.NamedArgs{"limit": exactUpTo + 1})
+		if err != nil {
+			return "", err
+		}
+		plans = append(plans, plan)
+	}
+	return strings.Join(plans, "\n"), nil
+}
+
+func (s *Store) explain(ctx context.Context, before, sql string, args pgx.NamedArgs) (string, error) {
+	var lines []string
+	err := s.inTx(ctx, queueLimits, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, before); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, "explain "+sql, args)
+		if err != nil {
+			return err
+		}
+		lines, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	})
+	return strings.Join(lines, "\n"), err
+}
