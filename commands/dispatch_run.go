@@ -21,6 +21,8 @@ type dispatchRun struct {
 	target outbox.Sink
 	log    *slog.Logger
 	bar    *progress
+
+	systemd *supervisor
 }
 
 var errMaxDuration = errors.New("--max-duration is over")
@@ -28,6 +30,7 @@ var errMaxDuration = errors.New("--max-duration is over")
 func (r *dispatchRun) start(ctx context.Context) error {
 	r.bar = r.newProgress(r.o.once && !r.o.dryRun)
 	r.log = r.logger(r.bar)
+	r.systemd = supervised()
 	r.warn()
 	db, err := r.openPatiently(ctx)
 	if err != nil && ctx.Err() != nil {
@@ -84,6 +87,7 @@ func (r *dispatchRun) openPatiently(ctx context.Context) (*pgxpool.Pool, error) 
 		if why := oneLine(explainPostgres(err).Error()); why != told {
 			r.log.Error("waiting for PostgreSQL", "error", why)
 			told = why
+			r.systemd.waiting("waiting for PostgreSQL")
 		}
 		select {
 		case <-ctx.Done():
@@ -101,9 +105,10 @@ func (r *dispatchRun) deliver(ctx context.Context, db *pgxpool.Pool) error {
 	defer end()
 	beside.Go(func() { r.heart(db).Live(life) })
 	beside.Go(func() { r.rereadSecrets(life) })
+	beside.Go(func() { r.systemd.watch(life, ctx) })
 
 	d := r.o.dispatcher(r.o.queue(db, r.app), r.target)
-	d.Observer = outbox.Observer{Settled: r.settled, Trouble: r.trouble, Recovered: r.recovered}
+	d.Observer = r.systemd.observe(outbox.Observer{Settled: r.settled, Trouble: r.trouble, Recovered: r.recovered})
 	r.log.Info("dispatching", "to", r.name(), "worker", r.worker(), "batch_size", d.BatchSize, "parallel", d.Parallel)
 	r.bar.begin(r.steps(ctx, db))
 	summary, err := d.Run(ctx, r.kill)
@@ -128,15 +133,19 @@ func (r *dispatchRun) rereadSecrets(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-r.hangup:
+			r.systemd.reloading(r.reread)
 		}
-		n, err := r.reload()
-		if err != nil {
-			r.log.Error("secrets not read again, the old ones stay", "error", err.Error())
-			continue
-		}
-		r.log.Info("secrets read again", "active", n)
-		r.warn()
 	}
+}
+
+func (r *dispatchRun) reread() {
+	n, err := r.reload()
+	if err != nil {
+		r.log.Error("secrets not read again, the old ones stay", "error", err.Error())
+		return
+	}
+	r.log.Info("secrets read again", "active", n)
+	r.warn()
 }
 
 // reload returns how many secrets sign from now on.
