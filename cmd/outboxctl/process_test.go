@@ -29,19 +29,26 @@ func TestMain(m *testing.M) {
 		produce()
 		return
 	}
-	os.Exit(func() int {
-		dir, err := os.MkdirTemp("", "outboxctl-test-")
-		if err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			return 1
-		}
-		defer os.RemoveAll(dir)
-		buildDir = dir
-		return m.Run()
-	}())
+	var err error
+	if buildDir, err = os.MkdirTemp("", "outboxctl-test-"); err == nil {
+		theLeash, err = putOnLeash(buildDir)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	if err := theLeash.release(); err != nil {
+		fmt.Fprintln(os.Stderr, "leash:", err)
+	}
+	os.Exit(code)
 }
 
-var buildDir string
+// Set by TestMain, before any test.
+var (
+	buildDir string
+	theLeash *leash
+)
 
 // binary builds outboxctl once per run, with the race detector when the tests have it.
 var binary = sync.OnceValues(func() (string, error) {
@@ -92,8 +99,10 @@ func startFile(t testing.TB, file string, env []string, args ...string) *process
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	theLeash.started(p.cmd.Process.Pid)
 	go func() {
 		_ = p.cmd.Wait() // its state is asked for later
+		theLeash.ended(p.cmd.Process.Pid)
 		close(p.done)
 	}()
 	t.Cleanup(p.end)
