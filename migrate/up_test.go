@@ -99,7 +99,7 @@ func TestUpIsSafeAtOnce(t *testing.T) {
 	for i := range conns {
 		conns[i] = connect(t, url)
 	}
-	for round := range rounds(3, 20) {
+	for round := range rounds(2, 20) {
 		name := fmt.Sprintf(`My-"Schema" %d`, round)
 		var mu sync.Mutex
 		var applied []int
@@ -129,7 +129,7 @@ func TestUpGoesOnAfterACut(t *testing.T) {
 	t.Parallel()
 	url := outboxtest.Empty(t)
 	conn := connect(t, url)
-	for round := range rounds(6, 40) {
+	for round := range rounds(4, 40) {
 		name := fmt.Sprintf("round %d", round)
 		victim := connect(t, url)
 		ctx, cancel := context.WithTimeout(context.Background(), rand.N(80*time.Millisecond))

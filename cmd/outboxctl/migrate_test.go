@@ -105,7 +105,7 @@ func TestMigrateGoesOnAfterAKill(t *testing.T) {
 		t.Fatalf("migrate = %d: %s", code, words)
 	}
 	took, clean := time.Since(began), dump(t, url)
-	for range rounds(4, 20) {
+	for range rounds(3, 20) {
 		url, db := empty(t)
 		moment := rand.N(took)
 		p := start(t, url, "migrate")
