@@ -168,7 +168,9 @@ func (o *dispatchOptions) run(ctx context.Context, a *app) error {
 	if err != nil {
 		return err
 	}
-	target, err := o.open(a, secrets)
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	target, err := o.open(a, secrets, pipe{a.Out, func() { stop(errNoReader) }})
 	if err != nil {
 		return err
 	}
@@ -192,9 +194,9 @@ func (o *dispatchOptions) warnPassword(a *app) {
 }
 
 // open makes the sink that --to names.
-func (o *dispatchOptions) open(a *app, secrets []string) (outbox.Sink, error) {
+func (o *dispatchOptions) open(a *app, secrets []string, stdout io.Writer) (outbox.Sink, error) {
 	target, err := sink.Open(o.to, sink.Options{
-		Stdout: a.Out,
+		Stdout: stdout,
 		Webhook: webhook.Config{
 			Format:       webhook.Format(o.format),
 			Version:      a.version(),

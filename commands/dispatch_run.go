@@ -139,6 +139,10 @@ func (r *dispatchRun) rereadSecrets(ctx context.Context) {
 }
 
 func (r *dispatchRun) reread() {
+	if r.o.secretFile == "" {
+		r.log.Info("nothing to read again: there is no --secret-file")
+		return
+	}
 	n, err := r.reload()
 	if err != nil {
 		r.log.Error("secrets not read again, the old ones stay", "error", err.Error())
@@ -151,8 +155,8 @@ func (r *dispatchRun) reread() {
 // reload returns how many secrets sign from now on.
 func (r *dispatchRun) reload() (int, error) {
 	s, ok := r.target.(interface{ SetSecrets([]string) error })
-	if !ok || r.o.secretFile == "" {
-		return 0, errors.New("there is no --secret-file")
+	if !ok {
+		return 0, errors.New("the destination takes no secrets")
 	}
 	secrets, err := readSecrets(r.o.secretFile)
 	if err != nil {
@@ -243,6 +247,8 @@ func (r *dispatchRun) verdict(ctx context.Context, db *pgxpool.Pool, s outbox.Su
 		return context.Cause(r.kill)
 	case err != nil:
 		return err
+	case errors.Is(context.Cause(ctx), errNoReader):
+		return errNoReader
 	case s.Failed+s.Dead > 0 && r.o.once:
 		return quietly(exitAttention)
 	case r.cutShort(ctx, s) && r.due(context.WithoutCancel(ctx), db, 1) > 0:

@@ -78,6 +78,9 @@ func (a *app) exitCode(stop context.Context, err error) int {
 	if s, ok := errors.AsType[stopped](context.Cause(stop)); ok && errors.Is(err, context.Canceled) {
 		return s.code()
 	}
+	if noReader(err) { // nor would anybody read about it
+		return exitError
+	}
 	f := a.classify(err)
 	if f.err != nil {
 		fmt.Fprintf(a.Err, "outboxctl: %s\n", oneLine(f.err.Error()))
@@ -106,11 +109,12 @@ func (a *app) classify(err error) *failure {
 	return &failure{exitError, explainPostgres(err), ""}
 }
 
-// denied reports whether our role lacks a privilege.
+// denied reports whether our role lacks a privilege on the outbox.
 func denied(err error) bool {
 	const insufficientPrivilege = "42501"
 	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pg.Code == insufficientPrivilege
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	return ok && !connecting && pg.Code == insufficientPrivilege
 }
 
 // schemaFlag is what a command to run next needs to find the same schema, for a shell.

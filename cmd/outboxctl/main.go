@@ -17,6 +17,7 @@ var (
 )
 
 func main() {
+	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 8)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	os.Exit(commands.Main(commands.Process{
