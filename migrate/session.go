@@ -25,7 +25,7 @@ func (w *work) inSession(ctx context.Context, what string, f func(*work, *pgx.Co
 	if err := refusePooler(ctx, conn, what); err != nil {
 		return err
 	}
-	if err := settle(ctx, conn); err != nil {
+	if err := setUp(ctx, conn); err != nil {
 		return err
 	}
 	own := *w.Schema
@@ -63,7 +63,7 @@ select pg_catalog.set_config(name, '2s', false)
   from pg_catalog.pg_settings
  where name = 'client_connection_check_interval'`
 
-func settle(ctx context.Context, conn *pgx.Conn) error {
+func setUp(ctx context.Context, conn *pgx.Conn) error {
 	if _, err := conn.Exec(ctx, sessionSQL, milliseconds(patience)); err != nil {
 		return err
 	}
@@ -101,7 +101,7 @@ select l.pid, coalesce(a.application_name, '')
 func (w *work) queue(ctx context.Context, start time.Time) error {
 	waited := time.Since(start)
 	if waited > glance {
-		if err := w.waits("the lock of migrations", w.holders(ctx)); err != nil {
+		if err := w.waits("migrate", w.holders(ctx)); err != nil {
 			return err
 		}
 	}
