@@ -134,6 +134,7 @@ func (s *Sink) Deliver(ctx context.Context, ev outbox.Event) (outbox.Receipt, er
 	}
 	now := time.Now()
 	body := s.body(ev, now)
+	ev.Payload = nil // which the body holds: a large one is not kept twice
 	resp, err := s.send(ctx, s.header(ev, body, now), body)
 	if err != nil {
 		return outbox.Receipt{}, err
