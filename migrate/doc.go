@@ -5,7 +5,7 @@
 // which binaries may run beside it and what it locks. The table outbox_migrations holds one row per
 // migration that was applied.
 //
-// Everything but [Schema.Up] and [Schema.Down] only reads: it creates nothing, and works on a standby and for a role
-// that may do no more than read the catalog and outbox_migrations. The package neither logs nor
-// prints; it reports to its caller by values and errors.
+// Everything but [Schema.Up] and [Schema.Down] only reads: it creates nothing, and works on a
+// standby and for a role that may do no more than read the catalog and outbox_migrations. The package
+// neither logs nor prints; it reports to its caller by values and errors.
 package migrate
