@@ -114,9 +114,9 @@ func (a *app) fitParameter(c *pgx.ConnConfig, d dsn, name, value string) (keep b
 		}
 	case isForeign:
 		a.warnOnce("%s: the parameter %q is not PostgreSQL's, it is ignored%s", d.from, name, advice)
+	case slices.Contains(settled, lower), slices.Contains(needless, lower):
 	case strings.HasPrefix(lower, "ssl"): // a slip that would cost the protection it asks for
 		return false, fmt.Errorf("there is no parameter %q", name)
-	case slices.Contains(settled, lower), slices.Contains(needless, lower):
 	default:
 		return true, nil
 	}

@@ -85,22 +85,24 @@ func explainConnect(err *pgconn.ConnectError) error {
 // answer is what became of connecting to one server.
 type answer struct{ address, says, advice string }
 
-// serverAnswers returns one answer per address. A server that is asked with TLS and without is judged
-// by what says more: its own words.
+// serverAnswers returns one answer per address. Of a server that was asked with TLS and without, its
+// own words count, and else what came last: what came first was not the end of it.
 func serverAnswers(connect *pgconn.ConnectError) (all []answer) {
 	for _, err := range joined(connect.Unwrap()) {
 		a := newAnswer(err)
 		i := slices.IndexFunc(all, func(other answer) bool { return other.address == a.address })
-		_, isServer := errors.AsType[*pgconn.PgError](err)
 		switch {
 		case i < 0:
 			all = append(all, a)
-		case isServer && !strings.HasPrefix(all[i].says, "refuses"):
+		case !strings.HasPrefix(all[i].says, refuses):
 			all[i] = a
 		}
 	}
 	return all
 }
+
+// refuses begins what a server says itself.
+const refuses = "refuses: "
 
 // joined returns the errors that were joined, at whatever depth.
 func joined(err error) []error {
@@ -121,7 +123,7 @@ func newAnswer(err error) answer {
 	case isName:
 		return answer{dns.Name, "cannot be reached: " + dns.Err, ""}
 	case isServer:
-		return answer{where, "refuses: " + pg.Message, connectAdvice(pg)}
+		return answer{where, refuses + pg.Message, connectAdvice(pg)}
 	case errors.Is(err, pgconn.ErrStandbyConnection):
 		return answer{where, "is a standby, on which nothing can be written", wantPrimary}
 	case errors.Is(err, pgconn.ErrReadOnlyConnection), errors.Is(err, pgconn.ErrReadWriteConnection), errors.Is(err, pgconn.ErrPrimaryConnection):
