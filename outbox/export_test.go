@@ -17,7 +17,7 @@ func (q *Queue) ExplainClaim(ctx context.Context, want Want) (string, error) {
 func (s *Store) ExplainStats(ctx context.Context) (string, error) {
 	var plans []string
 	for _, sql := range []string{openSQL, graveyardSQL, lagSQL, destinationSQL} {
-		plan, err := s.explain(ctx, "", s.sql(sql), pgx.NamedArgs{"limit": exactUpTo + 1})
+		plan, err := s.explain(ctx, byIndexSQL, strings.ReplaceAll(s.sql(sql), "$1", "100001"), nil)
 		if err != nil {
 			return "", err
 		}

@@ -83,6 +83,9 @@ func (s *Store) Stats(ctx context.Context, window time.Duration) (*Stats, error)
 		st.Status[status] = 0
 	}
 	err := s.inTx(ctx, statsLimits, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, byIndexSQL); err != nil {
+			return err
+		}
 		types := map[string]*EventTypeStats{}
 		for _, part := range []func(context.Context, pgx.Tx, map[string]*EventTypeStats, *Stats) error{
 			s.openStats, s.finishedStats, s.lagStats, s.rateStats, s.answerStats, s.destinationStats, s.dispatcherStats,
@@ -98,6 +101,10 @@ func (s *Store) Stats(ctx context.Context, window time.Duration) (*Stats, error)
 	}
 	return st, nil
 }
+
+// byIndexSQL keeps the planner from reading the table from its start, in the hope of the rows that
+// are wanted: the newest are at its end.
+const byIndexSQL = `select pg_catalog.set_config('enable_seqscan', 'off', true)`
 
 // openSQL reads every open row once.
 const openSQL = `
@@ -133,8 +140,8 @@ func (st *Stats) add(types map[string]*EventTypeStats, eventType string, status 
 	t.Status[status] += n
 }
 
-// sizeSQL estimates the rows of a table or the entries of an index as the planner does: its size
-// now, with as many per page as the last vacuum or analysis found.
+// sizeSQL estimates the table's rows as the planner does: its size now, with as many rows per page
+// as the last analysis found.
 const (
 	sizeSQL = `
 select case when c.reltuples < 0 or c.relpages = 0 then -1
@@ -147,7 +154,7 @@ select event_type, status, count(*)
   from (select event_type, status
           from {schema}.outbox -- outbox_done
          where finished_at is not null
-         limit @limit) f
+         limit $1) f
  group by event_type, status`
 
 	graveyardSQL = `
@@ -156,58 +163,48 @@ select event_type, status, count(*)
           from {schema}.outbox -- outbox_graveyard
          where finished_at is not null
            and error_kind is not null
-         limit @limit) f
+         limit $1) f
+ group by event_type, status`
+
+	// A share of the table's pages, in percent: the oldest or newest hundred thousand would not be
+	// like the rest.
+	sampleSQL = `
+select event_type, status, count(*)
+  from {schema}.outbox tablesample system ($1)
+ where finished_at is not null
+   and error_kind is not null
  group by event_type, status`
 )
 
 // finishedStats counts the finished rows if they are few. If not, it counts those that did not
 // arrive, whose index is small, and leaves the rest of the table's estimated rows to delivered.
 func (s *Store) finishedStats(ctx context.Context, tx pgx.Tx, types map[string]*EventTypeStats, st *Stats) error {
-	var open, size int64
-	for _, n := range st.Status {
-		open += n
-	}
+	var size int64
 	if err := tx.QueryRow(ctx, sizeSQL, s.schema+".outbox").Scan(&size); err != nil {
 		return err
 	}
-	if size-open <= exactUpTo {
-		n, err := s.countFinished(ctx, tx, finishedSQL, types, st)
+	finished := size - st.Status[Pending] - st.Status[InProgress]
+	if finished <= exactUpTo {
+		n, err := s.countFinished(ctx, tx, types, st, finishedSQL, exactUpTo+1, 1)
 		if err != nil || n <= exactUpTo {
 			return err
 		}
 		st.forgetFinished(types)
+		finished = n // or more
 	}
 	st.Estimated = true
-	buried, err := s.buriedStats(ctx, tx, types, st)
-	st.Status[Delivered] = max(size-open-buried, st.Status[Delivered], 0)
+	buried, err := s.countFinished(ctx, tx, types, st, graveyardSQL, exactUpTo+1, 1)
+	if err == nil && buried > exactUpTo && size > buried {
+		st.forgetFinished(types)
+		buried, err = s.countFinished(ctx, tx, types, st, sampleSQL, 100*exactUpTo/float64(size), float64(size)/exactUpTo)
+	}
+	st.Status[Delivered] = max(finished-buried, 0)
 	return err
 }
 
-// buriedStats counts the finished rows that did not arrive. Beyond what is counted exactly, the
-// shares of those counted are taken as those of all.
-func (s *Store) buriedStats(ctx context.Context, tx pgx.Tx, types map[string]*EventTypeStats, st *Stats) (int64, error) {
-	counted, err := s.countFinished(ctx, tx, graveyardSQL, types, st)
-	if err != nil || counted <= exactUpTo {
-		return counted, err
-	}
-	var all int64
-	if err := tx.QueryRow(ctx, sizeSQL, s.schema+".outbox_graveyard").Scan(&all); err != nil {
-		return 0, err
-	}
-	all = max(all, counted)
-	for _, status := range []Status{Failed, DeadLetter, Discarded} {
-		scale := func(n map[Status]int64) { n[status] = int64(float64(n[status]) * float64(all) / float64(counted)) }
-		scale(st.Status)
-		for _, t := range types {
-			scale(t.Status)
-		}
-	}
-	return all, nil
-}
-
-// countFinished adds up rows, at most one more than are counted exactly.
-func (s *Store) countFinished(ctx context.Context, tx pgx.Tx, sql string, types map[string]*EventTypeStats, st *Stats) (total int64, err error) {
-	rows, err := tx.Query(ctx, s.sql(sql), pgx.NamedArgs{"limit": exactUpTo + 1})
+// countFinished adds up rows, each for as many as it stands for.
+func (s *Store) countFinished(ctx context.Context, tx pgx.Tx, types map[string]*EventTypeStats, st *Stats, sql string, arg any, each float64) (total int64, err error) {
+	rows, err := tx.Query(ctx, s.sql(sql), arg)
 	if err != nil {
 		return 0, err
 	}
@@ -215,6 +212,7 @@ func (s *Store) countFinished(ctx context.Context, tx pgx.Tx, sql string, types 
 	var status Status
 	var n int64
 	_, err = pgx.ForEachRow(rows, []any{&eventType, &status, &n}, func() error {
+		n = int64(float64(n) * each)
 		st.add(types, eventType, status, n)
 		total += n
 		return nil
@@ -232,7 +230,6 @@ func (st *Stats) forgetFinished(types map[string]*EventTypeStats) {
 			}
 		}
 	}
-	st.Status[Delivered] = exactUpTo
 }
 
 const lagSQL = `
