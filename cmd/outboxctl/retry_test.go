@@ -54,13 +54,13 @@ func retryWaits(t *testing.T, log string) map[time.Duration]bool {
 	waits := map[time.Duration]bool{}
 	for line := range strings.Lines(log) {
 		var entry struct {
-			RetryIn time.Duration `json:"retry_in"`
+			RetryIn int64 `json:"retry_in_ms"`
 		}
 		if err := json.Unmarshal([]byte(line), &entry); err != nil {
 			t.Fatalf("log line %q: %v", line, err)
 		}
 		if entry.RetryIn > 0 {
-			waits[entry.RetryIn] = true
+			waits[time.Duration(entry.RetryIn)*time.Millisecond] = true
 		}
 	}
 	return waits
