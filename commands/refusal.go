@@ -8,6 +8,7 @@ import (
 	"net"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -180,14 +181,14 @@ func address(c *pgconn.Config) string {
 
 // rootCause is the innermost error's text: the chain around it repeats the address.
 func rootCause(err error) string {
-	for {
-		if errors.Is(err, context.DeadlineExceeded) {
-			return "it does not answer"
-		}
-		next := errors.Unwrap(err)
-		if next == nil {
-			return err.Error()
-		}
-		err = next
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "it does not answer"
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+		return "it closes the connection"
 	}
+	for errors.Unwrap(err) != nil {
+		err = errors.Unwrap(err)
+	}
+	return err.Error()
 }
