@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -52,5 +53,32 @@ func analyze(t *testing.T, args ...string) {
 	out, err := exec.Command("systemd-analyze", append(args, "--no-pager")...).CombinedOutput()
 	if err != nil || args[0] == "verify" && strings.Contains(string(out), "outboxctl") { // and not about the machine's own
 		t.Errorf("systemd-analyze %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+}
+
+// TestCrashIsNotTakenForAMistakeInTheSettings ends a dispatcher as systemd's watchdog does. Under the
+// unit's environment that is a signal, which has it started again, and not the exit code of a usage
+// error, which does not.
+func TestCrashIsNotTakenForAMistakeInTheSettings(t *testing.T) {
+	t.Parallel()
+	unit, err := os.ReadFile("../../deploy/systemd/outboxctl-dispatch.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	traceback := regexp.MustCompile(`(?m)^Environment=(GOTRACEBACK=.*)$`).FindStringSubmatch(string(unit))
+	if traceback == nil || !strings.Contains(string(unit), "\nRestartPreventExitStatus=2\n") || !strings.Contains(string(unit), "\nLimitCORE=0\n") {
+		t.Fatal("the unit has changed: see whether it still starts a crashed dispatcher again")
+	}
+	file, err := binary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := startFile(t, "/bin/sh", []string{traceback[1]}, "-c", `ulimit -c 0; exec "$@"`, "sh", file,
+		"dispatch", "--to", "stdout:", "--database-url", "postgres://127.0.0.1:1/nowhere")
+	d.says("waiting for PostgreSQL")
+	d.signal(syscall.SIGABRT)
+	d.wait(patience)
+	if status := d.cmd.ProcessState.Sys().(syscall.WaitStatus); !status.Signaled() || !strings.Contains(d.err.String(), "goroutine 1 ") {
+		t.Errorf("it ends with %s, want a dump and a signal", d.cmd.ProcessState)
 	}
 }

@@ -1,0 +1,65 @@
+package main_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/outboxctl/outboxctl/outbox"
+)
+
+// TestOperationsPageCountsTheAttemptsRight compares the table of outages with the default backoff.
+func TestOperationsPageCountsTheAttemptsRight(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/operations.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := regexp.MustCompile(`(?m)^\| (\d+) \| ([\dhms]+) \|$`).FindAllStringSubmatch(string(page), -1)
+	if len(rows) < 4 {
+		t.Fatalf("the table of outages has %d rows", len(rows))
+	}
+	for _, row := range rows {
+		attempts, _ := strconv.Atoi(row[1])
+		said, err := time.ParseDuration(row[2])
+		var want time.Duration
+		for attempt := 1; attempt < attempts; attempt++ {
+			want += outbox.DefaultPolicy().Backoff.Delay(attempt)
+		}
+		if err != nil || said != want {
+			t.Errorf("%d attempts take %s, the page says %s", attempts, want, row[2])
+		}
+	}
+}
+
+// TestPagesNameFlagsThatExist compares every page with the help of every command.
+func TestPagesNameFlagsThatExist(t *testing.T) {
+	t.Parallel()
+	known := regexp.MustCompile(`--[a-z][a-z-]*`)
+	help := map[string]bool{"--some-flag": true, "--x-y": true}
+	for _, command := range []string{"dispatch", "stats", "version", "migrate", "migrate down", "migrate plan", "migrate print", "migrate grants"} {
+		_, out, _ := run(t, "", append(strings.Fields(command), "--help")...)
+		for _, flag := range known.FindAllString(out, -1) {
+			help[flag] = true
+		}
+	}
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil || len(pages) < 4 {
+		t.Fatalf("%d pages were found: %v", len(pages), err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile("[ `(](--[a-z][a-z-]*)").FindAllStringSubmatch(string(text), -1) {
+			if !help[m[1]] {
+				t.Errorf("%s names %s, which no command has", filepath.Base(page), m[1])
+			}
+		}
+	}
+}
