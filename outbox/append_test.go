@@ -317,7 +317,7 @@ func TestAppendOfNothingDoesNothing(t *testing.T) {
 // Every statement of the package in a schema whose name needs all the care there is.
 func TestSchemaNameThatNeedsQuoting(t *testing.T) {
 	t.Parallel()
-	const schema = `we"ird sch'ema; @destination $1 /*only*/ {schema} -- é`
+	const schema = `we"ird sch'ema; @destination $1 /*types*/ {schema} -- é`
 	url := outboxtest.Empty(t)
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {

@@ -105,10 +105,11 @@ due as materialized (
 		   and o.finished_at is null
 		   and coalesce(o.next_attempt_at, o.available_at) <= now()
 		   and (coalesce(o.next_attempt_at, o.available_at), o.id) > (v.due, v.id)
-		   and (o.lease_until is null or o.lease_until < now())/*only*/
+		   and (o.lease_until is null or o.lease_until < now())/*types*/
 		 order by coalesce(o.next_attempt_at, o.available_at), o.id
 		 limit @want
 		   for update skip locked) d
+	 where true/*tenants*/
 	 limit @want),`
 
 // A payload that may be large stays behind: its text is not even looked at, which takes time by its

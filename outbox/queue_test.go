@@ -311,10 +311,35 @@ func TestClaimReadsLittleMoreThanItTakes(t *testing.T) {
 	}
 	claimer.Close() // which writes its statistics
 	updates(t, db, claims*100)
-	read := query[int](t, db, `select sum(idx_tup_read) + (select seq_tup_read from pg_stat_user_tables where relid = 'outbox'::regclass)
-		from pg_stat_user_indexes where relid = 'outbox'::regclass`)
-	if most := claims * 100 * 10; read > most {
+	if read, most := reads(t, db), claims*100*10; read > most {
 		t.Errorf("%d claims of 100 read %d entries and rows, want at most %d", claims, read, most)
+	}
+}
+
+// reads are the entries and rows of the outbox that all sessions so far have read.
+func reads(t *testing.T, db *pgxpool.Pool) int {
+	t.Helper()
+	return query[int](t, db, `select sum(idx_tup_read) + (select seq_tup_read from pg_stat_user_tables where relid = 'outbox'::regclass)
+		from pg_stat_user_indexes where relid = 'outbox'::regclass`)
+}
+
+// The rows of a tenant that is not selected are not read.
+func TestSelectedTenantsAreFoundWithoutReadingTheOthers(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	exec(t, db, `insert into outbox (tenant_id, aggregate_type, aggregate_id, event_type, payload)
+		select case when i <= 20000 then 'big' else 'small' end, 'order', '1', 'order.created', '{}' from generate_series(1, 20100) i`)
+	claimer := reconnect(t, db, nil)
+	q := newQueue(claimer, func(o *outbox.QueueOptions) { o.Only.Tenants = []string{"small"} })
+	for range 10 {
+		if events := claim(t, q, 10); len(events) != 10 || events[0].TenantID != "small" {
+			t.Fatalf("claimed %v, want ten events of the small one", ids(events))
+		}
+	}
+	claimer.Close() // which writes its statistics
+	updates(t, db, 100)
+	if read := reads(t, db); read > 5000 {
+		t.Errorf("ten claims of 10 read %d entries and rows, want at most 5000", read)
 	}
 }
 

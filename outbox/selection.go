@@ -13,26 +13,28 @@ type Selection struct {
 	Tenants           []string // exact; nil = all
 }
 
-// empty reports whether s takes every event.
-func (s Selection) empty() bool {
-	return len(s.EventTypes)+len(s.ExcludeEventTypes)+len(s.Tenants) == 0
-}
-
-// narrowSQL are the selection's conditions; its parts are null when not used.
-const narrowSQL = `
+// The conditions of a selection. A tenant that is not wanted is left out before its rows are read.
+const (
+	typesSQL = `
 		   and (@types::text[] is null or o.event_type like any (@types))
-		   and (@not_types::text[] is null or not o.event_type like any (@not_types))
-		   and (@only_tenants::text[] is null or o.tenant_id = any (@only_tenants))`
+		   and (@not_types::text[] is null or not o.event_type like any (@not_types))`
+	tenantsSQL = `
+	   and tenant_id = any (@only_tenants)`
+)
 
-// narrow puts the conditions into a claim, which does without them where nothing is selected.
+// narrow puts the conditions into a statement, which does without them where nothing is selected.
 func (s Selection) narrow(sql string) string {
-	if s.empty() {
-		return strings.Replace(sql, "/*only*/", "", 1)
+	types, tenants := "", ""
+	if len(s.EventTypes)+len(s.ExcludeEventTypes) > 0 {
+		types = typesSQL
 	}
-	return strings.Replace(sql, "/*only*/", narrowSQL, 1)
+	if len(s.Tenants) > 0 {
+		tenants = tenantsSQL
+	}
+	return strings.NewReplacer("/*types*/", types, "/*tenants*/", tenants).Replace(sql)
 }
 
-// args are the values of narrowSQL.
+// args are their values; parts that are not used are null.
 func (s Selection) args() pgx.NamedArgs {
 	return pgx.NamedArgs{
 		"types":        likePatterns(s.EventTypes),

@@ -349,7 +349,7 @@ select event_type, count(*), max(now() - due)
          where o.destination = @destination
            and o.finished_at is null
            and coalesce(o.next_attempt_at, o.available_at) <= now()
-           and (o.lease_until is null or o.lease_until < now())/*only*/
+           and (o.lease_until is null or o.lease_until < now())/*types*//*tenants*/
          limit @limit) d
  group by event_type
  order by event_type`
