@@ -29,7 +29,7 @@ var bad = []outboxtest.Answer{
 func TestNothingLeaksUnderAnyMixOfAnswers(t *testing.T) {
 	t.Parallel()
 	const parallel = 10
-	warmUp, while := 3*time.Second, 10*time.Second
+	warmUp, while := 2*time.Second, 8*time.Second
 	if long {
 		warmUp, while = 5*time.Minute, 25*time.Minute
 	}
