@@ -131,7 +131,7 @@ func TestTerminatedSessionsCostNoEvent(t *testing.T) {
 		if n%3 == 0 {
 			return outboxtest.Answer{Status: 503}
 		}
-		return outboxtest.Answer{Delay: 2 * d / 1000}
+		return outboxtest.Answer{Delay: 8 * time.Millisecond}
 	})
 	flags := []string{"--parallel", "4", "--lease", "2m", "--backoff", "100ms..200ms", "--max-attempts", "100", "--log-level", "error"}
 	workers := []*process{dispatch(t, url, r.URL, flags...), dispatch(t, url, r.URL, flags...)}
