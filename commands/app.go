@@ -86,7 +86,8 @@ func newRoot(a *app) *cobra.Command {
 the events that your transactions commit to it, and helps on the day when a
 receiver is down.
 
-Every flag --some-flag can be given as OUTBOXCTL_SOME_FLAG. The database comes
+Every flag --some-flag can be given as OUTBOXCTL_SOME_FLAG, but for those that
+select events or agree to something, which an environment must not. The database comes
 from --database-url, OUTBOXCTL_DATABASE_URL, DATABASE_URL, DB_URL, or libpq's
 PG* variables, in this order.`,
 		Example: `  export DATABASE_URL=postgres://app@localhost/app

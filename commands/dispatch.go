@@ -76,7 +76,12 @@ PARALLEL_SENDS are understood too.
   outboxctl dispatch --to https://example.com/hooks --once --max-duration 50s
   outboxctl dispatch --to stdout: --event-type 'order.*' --once --dry-run`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := checkLists(cmd.Flags(), "event-type", "exclude-event-type", "tenant"); err != nil {
+				return err
+			}
+			return o.run(cmd.Context(), a)
+		},
 	}
 	o.flags(cmd.Flags())
 	return cmd
@@ -154,6 +159,18 @@ func (o *dispatchOptions) check() error {
 	for _, rule := range rules {
 		if rule.bad {
 			return usage(errors.New(rule.say), "")
+		}
+	}
+	return nil
+}
+
+// checkLists refuses an empty value among those of the flags: a variable of a script that was not set
+// must not select everything.
+func checkLists(fs *pflag.FlagSet, names ...string) error {
+	for _, name := range names {
+		f := fs.Lookup(name)
+		if list, ok := f.Value.(pflag.SliceValue); ok && f.Changed && (len(list.GetSlice()) == 0 || slices.Contains(list.GetSlice(), "")) {
+			return usage(fmt.Errorf("--%s has an empty value: leave the flag out to select all", name), "")
 		}
 	}
 	return nil

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxctl/outboxctl/outbox"
@@ -226,7 +227,11 @@ func destinationName(destination string) string {
 }
 
 func (r *dispatchRun) trouble(err error) {
-	r.log.Error("PostgreSQL does not answer, trying again", "error", oneLine(explainPostgres(err).Error()))
+	words := "PostgreSQL does not answer, trying again"
+	if _, answered := errors.AsType[*pgconn.PgError](err); answered {
+		words = "PostgreSQL refuses, trying again"
+	}
+	r.log.Error(words, "error", oneLine(explainPostgres(err).Error()))
 }
 
 func (r *dispatchRun) recovered() { r.log.Info("PostgreSQL answers again") }

@@ -270,7 +270,6 @@ func TestReadmeRuns(t *testing.T) {
 	business, brief, room, takeOver := sql[0], sql[1], sql[2], sql[3]
 
 	url := outboxtest.URL(t)
-	execute(t, url, `create table orders (id bigint primary key, customer_id text, amount_cents int, currency text)`)
 	execute(t, url, business)
 	execute(t, url, brief)
 	if got := queryText(t, url, `select count(*)::text from outbox`); got != "2" {

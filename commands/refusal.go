@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"slices"
 	"strings"
@@ -38,6 +39,9 @@ func unreachable(err error) bool {
 	}
 	if _, ok := errors.AsType[*pgconn.ConnectError](err); ok {
 		return true
+	}
+	if _, isFile := errors.AsType[*fs.PathError](err); isFile { // whose cause looks like a network's
+		return false
 	}
 	_, isNet := errors.AsType[net.Error](err)
 	return isNet || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || pgconn.SafeToRetry(err)

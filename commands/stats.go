@@ -191,7 +191,24 @@ func (a *app) printHealth(st *outbox.Stats) {
 	}
 	if open := st.Status[outbox.Pending] + st.Status[outbox.InProgress]; len(st.Dispatchers) == 0 && open > 0 {
 		fmt.Fprintf(a.Out, "attention   nobody delivers: %s open events and no dispatcher alive\n", thousands(open))
+		return
 	}
+	for _, d := range unserved(st) {
+		fmt.Fprintf(a.Out, "attention   nobody serves destination %q: %s open events\n", destinationName(d.Name), thousands(d.Open))
+	}
+}
+
+// unserved are the destinations with open events that no live dispatcher delivers to.
+func unserved(st *outbox.Stats) []outbox.DestinationStats {
+	served := map[string]bool{}
+	for _, d := range st.Dispatchers {
+		for _, name := range d.Destinations {
+			served[name] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(st.Destinations), func(d outbox.DestinationStats) bool {
+		return d.Open == 0 || served[d.Name]
+	})
 }
 
 func lagWords(st *outbox.Stats) string {

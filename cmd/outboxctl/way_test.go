@@ -95,7 +95,7 @@ func (w *way) carry(from, to net.Conn) {
 	for {
 		n, err := from.Read(buffer)
 		w.gate.RLock()
-		w.gate.RUnlock()
+		w.gate.RUnlock() //lint:ignore SA2001 it waits while the gate is shut
 		if err != nil {
 			return
 		}
