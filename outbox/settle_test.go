@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -497,33 +499,33 @@ func (w *wire) fires(b []byte) bool {
 type wired struct {
 	net.Conn
 	wire *wire
+	lost atomic.Bool // the answer to come
+	tail []byte
 }
 
 func (c *wired) Write(b []byte) (int, error) {
 	if !c.wire.fires(b) {
 		return c.Conn.Write(b)
 	}
-	defer c.Close()
 	if c.wire.arrive {
-		if _, err := c.Conn.Write(b); err != nil {
-			return 0, err
-		}
-		c.untilReady()
+		c.lost.Store(true)
+		return c.Conn.Write(b)
 	}
-	return len(b), nil
+	return len(b), c.Close()
 }
 
-// untilReady reads and drops the answer, up to PostgreSQL's "ready for the next query, in no
-// transaction".
-func (c *wired) untilReady() {
-	var tail []byte
-	for block := make([]byte, 4096); !bytes.HasSuffix(tail, []byte("Z\x00\x00\x00\x05I")); {
-		n, err := c.Read(block)
-		if err != nil {
-			return
+// Read drops an answer that is to be lost, up to PostgreSQL's "ready for the next query, in no
+// transaction", and breaks the connection then.
+func (c *wired) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	for err == nil && c.lost.Load() {
+		if c.tail = append(c.tail, b[:n]...); bytes.HasSuffix(c.tail, []byte("Z\x00\x00\x00\x05I")) {
+			_ = c.Close()
+			return 0, io.ErrUnexpectedEOF
 		}
-		tail = append(tail, block[:n]...)
+		n, err = c.Conn.Read(b)
 	}
+	return n, err
 }
 
 // Whatever a destination answers, its text never stands in the way of a settle.
