@@ -25,10 +25,6 @@ func newQueue(db *pgxpool.Pool, change ...func(*outbox.QueueOptions)) *outbox.Qu
 	return outbox.NewStore(db, "public").Queue(o)
 }
 
-func lease(d time.Duration) func(*outbox.QueueOptions) {
-	return func(o *outbox.QueueOptions) { o.Lease = d }
-}
-
 // claim claims up to n events from the very start.
 func claim(t testing.TB, q *outbox.Queue, n int) []outbox.Event {
 	t.Helper()
