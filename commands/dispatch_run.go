@@ -228,7 +228,7 @@ func destinationName(destination string) string {
 
 func (r *dispatchRun) trouble(err error) {
 	words := "PostgreSQL does not answer, trying again"
-	if _, answered := errors.AsType[*pgconn.PgError](err); answered {
+	if pg, answered := errors.AsType[*pgconn.PgError](err); answered && pg.SeverityUnlocalized != "FATAL" {
 		words = "PostgreSQL refuses, trying again"
 	}
 	r.log.Error(words, "error", oneLine(explainPostgres(err).Error()))

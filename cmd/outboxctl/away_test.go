@@ -102,8 +102,9 @@ func TestAbsentPostgreSQLIsMetCalmly(t *testing.T) {
 	allDelivered(t, db, n)
 	loaded.stop()
 	fresh.stop()
-	if twice := r.Count() - len(r.ByKey()); len(r.ByKey()) != n || twice > parallel {
-		t.Errorf("%d events were received, %d twice; want %d and no more than were in flight, %d", len(r.ByKey()), twice, n, parallel)
+	const unsettled = 100 // the batch: results that wait for the server longer than the lease are sent again
+	if twice := r.Count() - len(r.ByKey()); len(r.ByKey()) != n || twice > unsettled+parallel {
+		t.Errorf("%d events were received, %d twice; want %d and no more than were claimed, %d", len(r.ByKey()), twice, n, unsettled+parallel)
 	}
 }
 
