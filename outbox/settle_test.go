@@ -435,7 +435,7 @@ func TestLostReplyIsUnknownNotLost(t *testing.T) {
 func TestLostReplyOfASettleAloneIsUnknownToo(t *testing.T) {
 	t.Parallel()
 	db := outboxtest.DB(t)
-	wire := &wire{marker: "commit"}
+	wire := &wire{marker: "commit\x00"} // a whole statement, unlike the word in the begin
 	q := newQueue(wire.connect(t, db))
 	outs := outcomes(claimed(t, db, q, 2), outbox.Delivered)
 	unlock := lockRows(t, db, 2)
