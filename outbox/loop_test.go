@@ -491,7 +491,7 @@ func TestMaxEventsIsExact(t *testing.T) {
 					rows := newTable(50)
 					rows.roundTrip = time.Millisecond
 					sink := newGauge(func(ctx context.Context, ev outbox.Event) error {
-						_ = took(time.Duration(ev.ID%5)*time.Millisecond)(ctx, ev)
+						_ = took(time.Duration(ev.ID%5)*20*time.Millisecond)(ctx, ev)
 						if ev.ID%3 == 0 {
 							return errors.New("no")
 						}
@@ -663,6 +663,10 @@ func mixFaults(t *testing.T, r *rand.Rand) {
 	rows := newTable(100)
 	rows.lease, rows.roundTrip = 7*time.Second, time.Duration(r.IntN(20))*time.Millisecond
 	rows.fault = func(int) fault { return fault(max(0, r.IntN(12)-9)) }
+	began := time.Now()
+	rows.locked = func(id int64) bool {
+		return id%9 == 0 && rows.rows[id-1].status == outbox.InProgress && time.Since(began) < 6*time.Second
+	}
 	slow := int64(1 + r.IntN(50))
 	sink := newGauge(func(ctx context.Context, ev outbox.Event) error {
 		switch {

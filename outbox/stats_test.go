@@ -42,8 +42,14 @@ func TestStatsOfAnEmptyOutbox(t *testing.T) {
 		Rates:  map[string]float64{"1m": 0, "5m": 0, "15m": 0},
 		Window: 15 * time.Minute,
 	}
-	if diff := cmp.Diff(want, normal(stats(t, outboxtest.DB(t)))); diff != "" {
+	db := outboxtest.DB(t)
+	if diff := cmp.Diff(want, normal(stats(t, db))); diff != "" {
 		t.Errorf("Stats() (-want +got):\n%s", diff)
+	}
+	insert(t, db, 1)
+	exec(t, db, `update outbox set available_at = now() + interval '1 hour'`)
+	if lag := stats(t, db).Lag; lag != 0 {
+		t.Errorf("the lag is %s with a future event alone, want 0", lag)
 	}
 }
 
