@@ -303,8 +303,9 @@ func (q *Queue) countShutdowns(ctx context.Context, events []Event) error {
 	return nil
 }
 
-// newLease is the worker's name, for people, and 64 random bits, the fence.
-func newLease(worker string) string {
+// withToken is a worker's name, for people, and 64 random bits, which make a lease a fence and a
+// heartbeat's row its own.
+func withToken(worker string) string {
 	var token [8]byte
 	_, _ = rand.Read(token[:]) // never fails
 	return worker + "/" + hex.EncodeToString(token[:])

@@ -139,7 +139,7 @@ func (q *Queue) roundTrip(ctx context.Context, outs []Outcome, want Want) (Excha
 	var (
 		batch   pgx.Batch
 		settled map[claimKey]bool
-		claim   = claimed{destination: q.o.Destination, lease: newLease(q.o.Worker)}
+		claim   = claimed{destination: q.o.Destination, lease: withToken(q.o.Worker)}
 	)
 	batch.Queue(beginSQL)
 	batch.Queue(localSQL, queueLimits.args()...)

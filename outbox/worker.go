@@ -2,8 +2,6 @@ package outbox
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"fmt"
 	"time"
 
@@ -32,9 +30,7 @@ type Worker struct {
 
 // Worker returns w, to be kept alive by [Worker.Live].
 func (s *Store) Worker(w Worker) *Worker {
-	var token [8]byte
-	_, _ = rand.Read(token[:]) // never fails
-	w.store, w.id = s, w.Name+"/"+hex.EncodeToString(token[:])
+	w.store, w.id = s, withToken(w.Name)
 	return &w
 }
 
