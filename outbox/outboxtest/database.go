@@ -22,7 +22,13 @@ import (
 // DB returns a fresh database with the outbox in schema public. It is dropped when the test ends.
 func DB(t testing.TB) *pgxpool.Pool {
 	t.Helper()
-	cfg, err := pgxpool.ParseConfig(URL(t))
+	return open(t, URL(t))
+}
+
+// open returns a pool that is closed when the test ends.
+func open(t testing.TB, url string) *pgxpool.Pool {
+	t.Helper()
+	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		t.Fatalf("outboxtest: %v", err)
 	}
@@ -154,7 +160,11 @@ func (s *server) exec(sql string) error {
 }
 
 func (s *server) session(f func(context.Context, *pgx.Conn) error) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	return s.sessionFor(time.Minute, f)
+}
+
+func (s *server) sessionFor(limit time.Duration, f func(context.Context, *pgx.Conn) error) error {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
 	conn, err := pgx.Connect(ctx, s.url)
 	if err != nil {

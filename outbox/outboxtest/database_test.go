@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxctl/outboxctl/outbox/outboxtest"
 )
@@ -83,5 +84,36 @@ select greatest(available_at, next_attempt_at, finished_at, last_attempt_at, cre
 	}
 	if !aged {
 		t.Error("a time was left behind")
+	}
+}
+
+func TestFilledIsMadeOnceAndACopyIsItsOwn(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	script := `
+insert into outbox (aggregate_type, aggregate_id, event_type, payload) select 'order', i::text, 'order.created', '{}' from generate_series(1, 3) i;
+create table made as select clock_timestamp() as at`
+	look := func(db *pgxpool.Pool) (at time.Time, n int) {
+		t.Helper()
+		if err := db.QueryRow(ctx, `select at, (select count(*) from outbox) from made`).Scan(&at, &n); err != nil {
+			t.Fatal(err)
+		}
+		return at, n
+	}
+	var first time.Time
+	t.Run("copy", func(t *testing.T) {
+		db := outboxtest.FilledCopy(t, script)
+		if _, err := db.Exec(ctx, `delete from outbox where id = 1`); err != nil {
+			t.Fatal(err)
+		}
+		at, n := look(db)
+		if first = at; n != 2 {
+			t.Errorf("%d rows after one was deleted, want 2", n)
+		}
+	})
+	for range 2 {
+		if at, n := look(outboxtest.Filled(t, script)); n != 3 || !at.Equal(first) {
+			t.Errorf("%d rows made at %s, want 3 made at %s", n, at, first)
+		}
 	}
 }
