@@ -81,8 +81,12 @@ func TestDownDestroysNothingUnasked(t *testing.T) {
 	if got, err := s.Losses(ctx, 3); err != nil || len(got) > 0 {
 		t.Errorf("Losses(3) = %v, %v, want none", got, err)
 	}
+	var before []int
+	for version := migrate.Latest; version > 3; version-- {
+		before = append(before, version)
+	}
 	got, err := down(s, 0, false)
-	if !errors.Is(err, migrate.ErrData) || !slices.Equal(got, []int{9, 8, 7, 6, 5, 4}) {
+	if !errors.Is(err, migrate.ErrData) || !slices.Equal(got, before) {
 		t.Errorf("Down(0) = %v, %v, want ErrData before 3", got, err)
 	}
 	if n := value[int](t, conn, `select count(*) from outbox_attempts`); n != 1 {
@@ -120,7 +124,7 @@ func TestDownSeesWhatIsCommittedMeanwhile(t *testing.T) {
 func TestDownRefusesANewerSchema(t *testing.T) {
 	t.Parallel()
 	conn := connect(t, outboxtest.URL(t))
-	exec(t, conn, `insert into outbox_migrations (version, name, min_binary) values (10, 'later', 1)`)
+	exec(t, conn, `insert into outbox_migrations (version, name, min_binary) values ($1, 'later', 1)`, migrate.Latest+1)
 	s := migrate.New(conn, "public")
 	if _, err := down(s, 0, true); !errors.Is(err, migrate.ErrNewer) {
 		t.Errorf("Down() = %v, want ErrNewer", err)

@@ -53,6 +53,7 @@ grant insert (source_id, tenant_id, aggregate_type, aggregate_id, event_type, sc
               finished_at, updated_at, receipt, error, error_kind, error_code, origin),
       delete
    on :"schema".outbox to :"operator";
+grant insert on :"schema".outbox_audit to :"operator";
 grant insert, update (planned, done, skipped, cursor, heartbeat_at, ended_at, error) on :"schema".outbox_operations to :"operator";
 grant insert, update (paused_until, pause_reason, paused_by, updated_at) on :"schema".outbox_destinations to :"operator";
 
@@ -62,7 +63,7 @@ grant select (id, source_id, tenant_id, aggregate_type, aggregate_id, event_type
               updated_at, receipt, error, error_kind, error_code, origin)
    on :"schema".outbox to :"reader";
 grant select on :"schema".outbox_attempts, :"schema".outbox_rollup, :"schema".outbox_workers, :"schema".outbox_destinations,
-                :"schema".outbox_samples, :"schema".outbox_operations, :"schema".outbox_migrations
+                :"schema".outbox_samples, :"schema".outbox_operations, :"schema".outbox_audit, :"schema".outbox_migrations
    to :"reader";
 
 -- What follows the write-ahead log learns where there is news. A member of the role does not inherit the

@@ -3,6 +3,7 @@ package migrate_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -18,13 +19,13 @@ import (
 // extra are migrations of which one alters a table in use and one builds its index concurrently, as
 // later versions will.
 var extra = []struct{ file, text string }{
-	{"010_alter.sql", `-- oldest binary: 9
+	{later(1, "alter"), `-- oldest binary: 9
 -- locks: outbox (access exclusive)
 alter table :"schema".outbox add column extra int;
 ---- down ----
 alter table :"schema".outbox drop column extra;
 `},
-	{"011_index.sql", `-- oldest binary: 9
+	{later(2, "index"), `-- oldest binary: 9
 -- locks: outbox (share update exclusive)
 -- concurrently
 
@@ -34,6 +35,9 @@ create unique index outbox_extra on :"schema".outbox (tenant_id, id) where finis
 drop index :"schema".outbox_extra;
 `},
 }
+
+// later is the file's name of the nth migration after those of this binary.
+func later(n int, name string) string { return fmt.Sprintf("%03d_%s.sql", migrate.Latest+n, name) }
 
 // withExtra returns a schema with migrations beyond those of this binary.
 func withExtra(t *testing.T, db migrate.Beginner, name string) *migrate.Schema {
@@ -153,9 +157,9 @@ func TestPlan(t *testing.T) {
 	exec(t, conn, `drop index outbox_lag`)
 	record := migrate.Lock{Table: "outbox_migrations", Mode: "row exclusive"}
 	want := []migrate.Planned{
-		{Version: 10, Name: "alter", Locks: []migrate.Lock{{Table: "outbox", Mode: "access exclusive"}, record},
+		{Version: migrate.Latest + 1, Name: "alter", Locks: []migrate.Lock{{Table: "outbox", Mode: "access exclusive"}, record},
 			Wait: 3 * time.Second, Oldest: 9},
-		{Version: 11, Name: "index", Locks: []migrate.Lock{{Table: "outbox", Mode: "share update exclusive"}, record},
+		{Version: migrate.Latest + 2, Name: "index", Locks: []migrate.Lock{{Table: "outbox", Mode: "share update exclusive"}, record},
 			Outside: true, Wait: 5 * time.Minute, Oldest: 9},
 		{Name: "outbox_lag", Locks: []migrate.Lock{{Table: "outbox", Mode: "share update exclusive"}},
 			Outside: true, Wait: 5 * time.Minute},
@@ -168,7 +172,7 @@ func TestPlan(t *testing.T) {
 	if !slices.Equal(blocks, []bool{true, false, false}) {
 		t.Errorf("BlocksWriters() = %v", blocks)
 	}
-	exec(t, conn, `insert into outbox_migrations (version, name, min_binary) values (12, 'later', 9)`)
+	exec(t, conn, `insert into outbox_migrations (version, name, min_binary) values ($1, 'later', 9)`, migrate.Latest+3)
 	if _, err := withExtra(t, conn, "public").Plan(ctx); !errors.Is(err, migrate.ErrNewer) {
 		t.Errorf("Plan() of a newer schema = %v, want ErrNewer", err)
 	}
@@ -187,7 +191,7 @@ func TestMigrationFilesAreStrict(t *testing.T) {
 		"concurrently none":   "-- oldest binary: 9\n-- locks: none\n-- concurrently\n---- down ----\n",
 	}
 	for name, text := range tests {
-		if err := migrate.New(nil, "public").Add("010_bad.sql", text); err == nil {
+		if err := migrate.New(nil, "public").Add(later(1, "bad"), text); err == nil {
 			t.Errorf("%s: taken", name)
 		}
 	}

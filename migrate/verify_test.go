@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"os"
 	"testing"
 
@@ -143,15 +144,18 @@ func TestReadersCreateNothing(t *testing.T) {
 
 func TestCheckComparesVersions(t *testing.T) {
 	t.Parallel()
-	const record = `insert into outbox_migrations (version, name, min_binary) values `
+	record := func(version, oldest int) string {
+		return fmt.Sprintf(`insert into outbox_migrations (version, name, min_binary) values (%d, 'later', %d);`, version, oldest)
+	}
+	const latest = migrate.Latest
 	tests := []struct {
 		name, change string
 		version      int
 		check, up    error
 	}{
-		{"older", `delete from outbox_migrations where version = 9; drop function outbox_emit`, 8, migrate.ErrOlder, nil},
-		{"newer and compatible", record + `(10, 'later', 9)`, 10, nil, migrate.ErrNewer},
-		{"newer", record + `(10, 'later', 9), (11, 'much later', 11)`, 11, migrate.ErrNewer, migrate.ErrNewer},
+		{"older", fmt.Sprintf(`delete from outbox_migrations where version = %d; drop table outbox_audit`, latest), latest - 1, migrate.ErrOlder, nil},
+		{"newer and compatible", record(latest+1, 9), latest + 1, nil, migrate.ErrNewer},
+		{"newer", record(latest+1, 9) + record(latest+2, latest+2), latest + 2, migrate.ErrNewer, migrate.ErrNewer},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -47,7 +47,7 @@ func TestUpLetsWritersPass(t *testing.T) {
 	}
 	longest, writes := writer.stop()
 
-	if want := []string{"waiting migration 10 alter [" + blocker + "]"}; !slices.Equal(waiting, want) {
+	if want := []string{fmt.Sprintf("waiting migration %d alter [%s]", migrate.Latest+1, blocker)}; !slices.Equal(waiting, want) {
 		t.Errorf("news = %q, want %q", waiting, want)
 	}
 	if !errors.Is(failure, migrate.ErrBusy) || !strings.Contains(failure.Error(), blocker) {
@@ -63,7 +63,7 @@ func TestUpLetsWritersPass(t *testing.T) {
 		t.Errorf("%d writes in all: the queue was not let go", writes)
 	}
 	exec(t, holder, `rollback`)
-	if got, err := up(s); err != nil || !slices.Equal(got, []int{10, 11}) {
+	if got, err := up(s); err != nil || !slices.Equal(got, []int{migrate.Latest + 1, migrate.Latest + 2}) {
 		t.Errorf("Up() after the lock = %v, %v", got, err)
 	}
 }
@@ -74,7 +74,7 @@ func TestUpBoundsTheWorkThatWritersWaitFor(t *testing.T) {
 	url := outboxtest.URL(t)
 	conn := connect(t, url)
 	s := migrate.New(conn, "public")
-	err := s.Add("010_slow.sql", `-- oldest binary: 9
+	err := s.Add(later(1, "slow"), `-- oldest binary: 9
 -- locks: outbox (access exclusive)
 alter table :"schema".outbox add column slow text default pg_sleep(60)::text;
 ---- down ----

@@ -8,9 +8,9 @@ create table :"schema".outbox_operations (
   host         text        not null default '',
   pid          int         not null default 0,
   command      text        not null,
+  name         text        not null default '',           -- of a run that is resumed by it
   filter       jsonb       not null default '{}',
   reason       text        not null default '',
-  dry_run      bool        not null default false,
   planned      bigint,                                    -- null = not counted
   done         bigint      not null default 0,
   skipped      jsonb       not null default '{}',         -- {reason: n}
