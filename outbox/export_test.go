@@ -41,3 +41,12 @@ func (s *Store) explain(ctx context.Context, before, sql string, args pgx.NamedA
 	})
 	return strings.Join(lines, "\n"), err
 }
+
+// Step is step, for tests of what keeps a run's progress.
+func (r *Run) Step(ctx context.Context, f func(tx pgx.Tx, p *Progress) (int, error)) (int, error) {
+	return r.step(ctx, f)
+}
+
+// Skip and Move are skip and move.
+func (p *Progress) Skip(reason string, n int64) { p.skip(reason, n) }
+func (p *Progress) Move(v any) error            { return p.move(v) }

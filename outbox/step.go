@@ -1,0 +1,127 @@
+package outbox
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"golang.org/x/time/rate"
+)
+
+// Step does a piece of an operator's work, about limit events, in a short transaction of its own,
+// and returns how many it has looked at; none means that nothing is left. A step that failed has
+// changed nothing, or has kept in the database how far it came: it may be repeated.
+type Step func(ctx context.Context, limit int) (n int, err error)
+
+// Pace bounds how fast [Drain] goes. Parts that are zero bound nothing.
+type Pace struct {
+	Batch int           // events in a step; 0 = 1,000
+	Rate  float64       // events per second
+	Pause time.Duration // between steps
+}
+
+const (
+	defaultBatch = 1000
+	maxTries     = 8 // of one step, over about ten seconds
+)
+
+// Drain repeats a step until nothing is left, and tells seen, which may be nil, after each. It ends
+// between two steps with the cause of ctx when that is done. A step that met a deadlock, a lock or a
+// lost connection is tried again; one that ran out of time, with half as many events.
+func Drain(ctx context.Context, step Step, pace Pace, seen func(n int)) error {
+	batch := pace.Batch
+	if batch <= 0 {
+		batch = defaultBatch
+	}
+	bucket := rate.NewLimiter(rate.Inf, 0)
+	if pace.Rate > 0 {
+		batch = min(batch, max(int(pace.Rate), 1))
+		bucket = rate.NewLimiter(rate.Limit(pace.Rate), batch)
+	}
+	for {
+		if err := context.Cause(ctx); err != nil {
+			return err
+		}
+		n, err := patiently(ctx, step, &batch)
+		if n == 0 || err != nil {
+			return err
+		}
+		if seen != nil {
+			seen(n)
+		}
+		if err := rest(ctx, bucket, min(n, batch), pace.Pause); err != nil {
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// patiently makes a step, again and again where that can help. The step itself is not cut off: it is
+// short, and what it has begun is better whole.
+func patiently(ctx context.Context, step Step, batch *int) (n int, err error) {
+	for try := range maxTries {
+		if n, err = step(context.WithoutCancel(ctx), *batch); err == nil || !passing(err) {
+			return n, err
+		}
+		if timedOut(err) {
+			*batch = max(*batch/2, 1)
+		}
+		if wait(ctx, min(100*time.Millisecond<<try, 2*time.Second)) != nil {
+			return 0, context.Cause(ctx)
+		}
+	}
+	return n, err
+}
+
+// rest waits until the next step may begin.
+func rest(ctx context.Context, bucket *rate.Limiter, n int, pause time.Duration) error {
+	if bucket.Limit() != rate.Inf {
+		if err := bucket.WaitN(ctx, n); err != nil {
+			return err
+		}
+	}
+	return wait(ctx, pause)
+}
+
+// wait returns early, with an error, when ctx is done.
+func wait(ctx context.Context, d time.Duration) error {
+	if d <= 0 {
+		return ctx.Err()
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
+}
+
+// PostgreSQL's codes for what the same statement may not meet a moment later.
+const (
+	queryCanceled    = "57014"
+	deadlockDetected = "40P01"
+	serialization    = "40001"
+)
+
+// passing reports whether err may be gone at the next try: somebody else's lock, a connection.
+func passing(err error) bool {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		switch pg.Code {
+		case queryCanceled, deadlockDetected, serialization, lockNotAvailable:
+			return true
+		}
+		return strings.HasPrefix(pg.Code, "08") || strings.HasPrefix(pg.Code, "57P")
+	}
+	_, isNet := errors.AsType[net.Error](err)
+	return isNet || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || pgconn.SafeToRetry(err)
+}
+
+func timedOut(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pg.Code == queryCanceled
+}
