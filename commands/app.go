@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -69,7 +70,7 @@ func (o *globalOptions) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.database.text, "database-url", "", "PostgreSQL `URL` (better in DATABASE_URL: a flag is visible to others)")
 	fs.StringVar(&o.direct.text, "direct-database-url", "", "the same past a pooler, as a `URL`, for what needs a session: migrate")
 	fs.StringVar(&o.schema, "schema", "public", "`schema` of the outbox, as its raw name")
-	fs.StringVarP(&o.output, "output", "o", "table", "`format` of results: table or json")
+	fs.StringVarP(&o.output, "output", "o", "table", "`format` of results: table, json, and for lists jsonl or csv")
 	fs.StringVar(&o.logFormat, "log-format", "text", "`format` of log lines: text or json")
 	fs.StringVar(&o.logLevel, "log-level", "info", "least `level` to log: debug, info, warn or error")
 	fs.StringVar(&o.color, "color", "auto", "`when` to use colours: auto, always or never")
@@ -167,10 +168,8 @@ func (a *app) prepare(cmd *cobra.Command) error {
 		return err
 	}
 	a.findDatabases(cmd.Flags())
-	switch a.global.output {
-	case "table", "json":
-	default:
-		return usage(fmt.Errorf("--output %q: want table or json", a.global.output), "")
+	if formats := outputsOf(cmd); !slices.Contains(formats, a.global.output) {
+		return usage(fmt.Errorf("--output %q: want %s", a.global.output, oneOf(formats)), "")
 	}
 	if a.global.schema == "" {
 		return usage(fmt.Errorf("--schema is empty: give the schema's name"), "")

@@ -111,7 +111,7 @@ func (r *dispatchRun) deliver(ctx context.Context, db *pgxpool.Pool) error {
 	d := r.o.dispatcher(r.o.queue(db, r.app), r.target)
 	d.Observer = r.systemd.observe(outbox.Observer{Settled: r.settled, Trouble: r.trouble, Recovered: r.recovered})
 	r.log.Info("dispatching", "to", r.name(), "worker", r.worker(), "batch_size", d.BatchSize, "parallel", d.Parallel)
-	r.bar.begin(r.steps(ctx, db))
+	r.bar.begin("delivering", "events", r.steps(ctx, db))
 	summary, err := d.Run(ctx, r.kill)
 	r.bar.end()
 	r.sumUp(summary)

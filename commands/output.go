@@ -2,12 +2,14 @@ package commands
 
 import (
 	"bytes"
+	"encoding/csv"
 	"encoding/json"
 	"fmt"
 	"io"
 	"log/slog"
 	"strings"
 	"time"
+	"unicode"
 
 	"github.com/lmittmann/tint"
 	"github.com/olekukonko/tablewriter"
@@ -16,12 +18,55 @@ import (
 	"github.com/spf13/cobra"
 )
 
+// outputsMark is the annotation of a command that knows more formats than table and json.
+const outputsMark = "formats of results"
+
+// outputs says which formats a command knows besides table and json.
+func outputs(cmd *cobra.Command, more ...string) {
+	if cmd.Annotations == nil {
+		cmd.Annotations = map[string]string{}
+	}
+	cmd.Annotations[outputsMark] = strings.Join(more, " ")
+}
+
+func outputsOf(cmd *cobra.Command) []string {
+	return append([]string{"table", "json"}, strings.Fields(cmd.Annotations[outputsMark])...)
+}
+
+// oneOf lists words for a choice: table, json or csv.
+func oneOf(words []string) string {
+	last := len(words) - 1
+	return strings.Join(words[:last], ", ") + " or " + words[last]
+}
+
 // printJSON writes one document; its keys are an interface, unlike the tables.
 func (a *app) printJSON(v any) error {
 	enc := json.NewEncoder(a.Out)
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
+}
+
+// printJSONLines writes one document a line.
+func printJSONLines[T any](a *app, documents []T) error {
+	enc := json.NewEncoder(a.Out)
+	enc.SetEscapeHTML(false)
+	for _, doc := range documents {
+		if err := enc.Encode(doc); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// printCSV writes rows for spreadsheets, with a line of names above (RFC 4180, but for the line's
+// end).
+func (a *app) printCSV(head []string, rows [][]string) error {
+	w := csv.NewWriter(a.Out)
+	if err := w.Write(head); err != nil {
+		return err
+	}
+	return w.WriteAll(rows)
 }
 
 // printTable writes rows for eyes. Columns whose index is in right are numbers.
@@ -120,6 +165,16 @@ func (a *app) colored() bool {
 		return false
 	}
 	return a.Getenv("NO_COLOR") == "" && a.Getenv("TERM") != "dumb" && terminal(a.Err)
+}
+
+// cell shows a value from the database in a table's cell: on one line, without what moves a cursor.
+func cell(s string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '·'
+	}, s)
 }
 
 // oneLine folds an error's text, so that one error is one line.
