@@ -32,6 +32,9 @@ func (o *operateOptions) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.reason, "reason", "", "`why`, for the record in outbox_operations")
 	fs.IntVar(&o.batchSize, "batch-size", 1000, "`number` of events in one transaction")
 	fs.Var(&o.maxDuration, "max-duration", "stop after this long")
+	for _, name := range []string{"batch-size", "max-duration"} { // the variables are a dispatcher's
+		_ = fs.SetAnnotation(name, noTwinMark, nil) // it is there
+	}
 }
 
 func (o *operateOptions) check() error {
@@ -52,6 +55,8 @@ type operation struct {
 	spec outbox.Operation
 	step func(*outbox.Run) outbox.Step
 	pace outbox.Pace
+	// drive makes the steps where there is more to it than one after the other; nil drains.
+	drive func(ctx context.Context, run *outbox.Run, seen func(n int), say func(line string)) error
 
 	// plan counts what will be done, without doing it; nil counts by a rehearsal of all steps.
 	plan func(ctx context.Context) (outbox.Progress, error)
@@ -68,11 +73,12 @@ func (a *app) operate(ctx context.Context, store *outbox.Store, op operation) er
 	if err != nil {
 		return err
 	}
-	if op.dryRun {
-		return a.printOperation(op, &outbox.Run{Progress: planned}, 0)
-	}
-	if planned.Done == 0 {
-		return a.printOperation(op, &outbox.Run{Progress: planned}, 0)
+	if op.dryRun || planned.Done == 0 {
+		rehearsal := &outbox.Run{Progress: planned}
+		if err := a.printOperation(op, rehearsal, 0); err != nil || op.dryRun {
+			return err
+		}
+		return operationVerdict(op, rehearsal, nil)
 	}
 	if err := a.confirm(ctx, fmt.Sprintf("%s %s?", op.verb, counted(planned.Done, op.noun))); err != nil {
 		return err
@@ -143,13 +149,20 @@ func (a *app) drain(ctx context.Context, run *outbox.Run, op operation) error {
 	bar := a.newProgress(true)
 	bar.begin(op.verb, op.noun+"s", op.spec.Planned)
 	defer bar.end()
-	return outbox.Drain(ctx, op.step(run), op.pace, func(int) { bar.set(run.Progress.Matched()) })
+	seen := func(int) { bar.set(run.Progress.Matched()) }
+	if op.drive != nil {
+		return op.drive(ctx, run, seen, func(line string) { fmt.Fprintln(bar, op.verb+": "+line) })
+	}
+	return outbox.Drain(ctx, op.step(run), op.pace, seen)
 }
 
 // operationVerdict is the exit code: 3 when something was skipped or is left.
 func operationVerdict(op operation, run *outbox.Run, err error) error {
 	if stoppedEarly(err) {
 		return &failure{exitAttention, fmt.Errorf("%s stopped: %s", op.verb, endWords(err)), "the same command again goes on with the rest"}
+	}
+	if errors.Is(err, outbox.ErrGaveUp) {
+		return &failure{exitAttention, fmt.Errorf("%s stopped by itself: %w", op.verb, err), "the rest is as it was: the same command again goes on with it"}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", op.verb, err)
