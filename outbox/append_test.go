@@ -355,7 +355,7 @@ func TestSchemaNameThatNeedsQuoting(t *testing.T) {
 			t.Errorf("delivered %d, want %d", s.Delivered, want)
 		}
 	}
-	st, err := store.Stats(t.Context(), time.Hour)
+	st, err := store.Stats(t.Context(), outbox.Look{Window: time.Hour, Top: 10})
 	if err != nil || st.Status[outbox.Delivered] != 2 || st.Attempts != 2 {
 		t.Errorf("Stats() = %+v, %v; want 2 delivered in 2 attempts", st, err)
 	}

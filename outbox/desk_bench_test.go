@@ -32,7 +32,7 @@ drop index outbox_key, outbox_done;
 
 create function desk_event(i bigint, out tenant_id text, out aggregate_type text, out aggregate_id text, out event_type text,
                            out idempotency_key uuid, out destination text, out payload jsonb) language sql immutable as
-$$ select 'tenant-' || lpad((i * i % 200)::text, 3, '0'), (array['order','invoice','user'])[1 + i % 3], (i / 7)::text,
+$$ select 'tenant-' || lpad((i / 5 % 200)::text, 3, '0'), (array['order','invoice','user'])[1 + i % 3], (i / 7)::text,
           (array['order','invoice','user'])[1 + i % 3] || '.' || (array['created','paid','changed','closed'])[1 + i / 3 % 4],
           ('00000000-0000-4000-8000-' || lpad(to_hex(i), 12, '0'))::uuid,
           (array['','crm','mail','search'])[1 + i / 12 % 4],

@@ -16,8 +16,13 @@ func (q *Queue) ExplainClaim(ctx context.Context, want Want) (string, error) {
 // ExplainStats returns the plans of what Stats asks of a large table.
 func (s *Store) ExplainStats(ctx context.Context) (string, error) {
 	var plans []string
-	for _, sql := range []string{openSQL, graveyardSQL, lagSQL, destinationSQL} {
-		plan, err := s.explain(ctx, byIndexSQL, strings.ReplaceAll(s.sql(sql), "$1", "100001"), nil)
+	depth := strings.NewReplacer("/*open*/", strings.Replace(openSQL, "/*state*/", stateSQL, 1), "/*finished*/", graveyardSQL).Replace(depthSQL)
+	args := pgx.NamedArgs{
+		"table": s.schema + ".outbox", "open": exactOpen, "finished": exactFinished, "top": 10, "destinations": byDestination,
+		"open_weight": 1.0, "finished_weight": 1.0,
+	}
+	for sql, before := range map[string]string{sizeSQL: byIndexSQL, depth: byPageSQL, lagSQL: byIndexSQL, createdSQL: byIndexSQL} {
+		plan, err := s.explain(ctx, before, s.sql(sql), args)
 		if err != nil {
 			return "", err
 		}

@@ -524,7 +524,7 @@ func TestHostileSearchPathChangesNothing(t *testing.T) {
 	if s := run(t, newDispatcher(victim, sink)); s.Delivered != 1 {
 		t.Errorf("delivered %d, want 1", s.Delivered)
 	}
-	if st, err := outbox.NewStore(victim, "public").Stats(t.Context(), time.Hour); err != nil || st.Status[outbox.Delivered] != 2 || st.Lag != 0 {
+	if st, err := outbox.NewStore(victim, "public").Stats(t.Context(), outbox.Look{Window: time.Hour, Top: 10}); err != nil || st.Status[outbox.Delivered] != 2 || st.Lag != 0 {
 		t.Errorf("Stats() = %+v, %v; want two delivered, no lag", st, err)
 	}
 	if n := query[int](t, db, `select count(*) from public.outbox where finished_at between pg_catalog.now() - interval '1 minute' and pg_catalog.now()`); n != 2 {

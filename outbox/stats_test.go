@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxctl/outboxctl/outbox"
@@ -21,7 +23,7 @@ import (
 // stats looks at db over the last quarter of an hour.
 func stats(t testing.TB, db *pgxpool.Pool) *outbox.Stats {
 	t.Helper()
-	st, err := outbox.NewStore(db, "public").Stats(context.Background(), 15*time.Minute)
+	st, err := outbox.NewStore(db, "public").Stats(context.Background(), outbox.Look{Window: 15 * time.Minute, Top: 10})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,13 +39,16 @@ func finished(t testing.TB, db *pgxpool.Pool, n int, status outbox.Status, kind 
 
 func TestStatsOfAnEmptyOutbox(t *testing.T) {
 	t.Parallel()
+	none := map[string]float64{"1m": 0, "5m": 0, "15m": 0}
 	want := &outbox.Stats{
-		Status: map[outbox.Status]int64{"pending": 0, "in_progress": 0, "delivered": 0, "failed": 0, "dead_letter": 0, "discarded": 0},
-		Rates:  map[string]float64{"1m": 0, "5m": 0, "15m": 0},
+		Depth:     outbox.Depth{Status: statuses()},
+		Delivered: none, Created: none, LastDelivered: -time.Second,
+		Buried: map[outbox.Status]int64{"failed": 0, "dead_letter": 0},
 		Window: 15 * time.Minute,
+		Tries:  outbox.Tries{Delivered: map[int]int64{}, Retried: map[int]int64{}, Ended: map[int]int64{}},
 	}
 	db := outboxtest.DB(t)
-	if diff := cmp.Diff(want, normal(stats(t, db))); diff != "" {
+	if diff := cmp.Diff(want, stats(t, db), theirs...); diff != "" {
 		t.Errorf("Stats() (-want +got):\n%s", diff)
 	}
 	insert(t, db, 1)
@@ -53,66 +58,98 @@ func TestStatsOfAnEmptyOutbox(t *testing.T) {
 	}
 }
 
-// normal makes empty lists nil.
-func normal(st *outbox.Stats) *outbox.Stats {
-	st.EventTypes, st.Destinations = slices.Clip(st.EventTypes), slices.Clip(st.Destinations)
-	if len(st.Destinations) == 0 {
-		st.Destinations = nil
-	}
-	if len(st.Dispatchers) == 0 {
-		st.Dispatchers = nil
-	}
-	if len(st.Answers) == 0 {
-		st.Answers = nil
-	}
-	return st
+// theirs leaves out what the server has to say, and what only the store knows.
+var theirs = cmp.Options{
+	cmpopts.IgnoreUnexported(outbox.Depth{}, outbox.DestinationStats{}),
+	cmpopts.IgnoreFields(outbox.Stats{}, "Database"),
+	cmpopts.EquateEmpty(),
+	cmpopts.EquateApproxTime(0),
+	cmp.Comparer(func(a, b time.Duration) bool { return (a - b).Abs() < 5*time.Second }),
 }
 
-func TestStatsCountsEveryStatusTypeAndDestination(t *testing.T) {
+// statuses are all of them, with these counts: pending, in_progress, delivered, failed, dead_letter,
+// discarded.
+func statuses(counts ...int64) map[outbox.Status]int64 {
+	all := map[outbox.Status]int64{}
+	for i, status := range outbox.Statuses() {
+		all[status] = 0
+		if i < len(counts) {
+			all[status] = counts[i]
+		}
+	}
+	return all
+}
+
+func TestStatsCountsEveryStatusTypeTenantAndDestination(t *testing.T) {
 	t.Parallel()
 	db := outboxtest.DB(t)
 	insert(t, db, 7)
-	exec(t, db, `update outbox set event_type = 'user.created', destination = 'crm' where id in (6, 7)`)
+	exec(t, db, `update outbox set event_type = 'user.created', destination = 'crm', tenant_id = 'acme' where id in (6, 7)`)
 	exec(t, db, `update outbox set available_at = now() + interval '1 hour' where id = 1`)
-	exec(t, db, `update outbox set available_at = now() - interval '90 seconds', next_attempt_at = now() + interval '1 hour' where id = 2`)
-	exec(t, db, `update outbox set status = 'in_progress', lease = 'a', lease_until = now() + interval '1 minute' where id = 3`)
+	exec(t, db, `update outbox set available_at = now() - interval '90 seconds', next_attempt_at = now() + interval '20 minutes', attempts = 1 where id = 2`)
+	exec(t, db, `update outbox set status = 'in_progress', lease = 'a', lease_until = now() + interval '1 minute', last_attempt_at = now() - interval '10 seconds' where id = 3`)
 	exec(t, db, `update outbox set status = 'in_progress', lease = 'a', lease_until = now() - interval '1 minute' where id in (4, 6)`)
+	exec(t, db, `update outbox set available_at = now() - interval '40 seconds' where id = 7`)
 	finished(t, db, 4, outbox.Delivered, nil)
 	finished(t, db, 3, outbox.Failed, "http")
 	finished(t, db, 2, outbox.DeadLetter, "crashed")
 	finished(t, db, 1, outbox.Discarded, "discarded")
 	exec(t, db, `insert into outbox_destinations (destination, ordering, breaker, paused_until, pause_reason)
 		values ('crm', 'aggregate', 'open', '2031-01-01Z', 'too slow'), ('mail', 'none', 'closed', 'infinity', 'broken')`)
-	st := normal(stats(t, db))
-	if lag := st.Lag; lag < 90*time.Second || lag > 95*time.Second {
-		t.Errorf("the lag is %s, want 90s: that of the oldest open event, also while it waits for a retry", lag)
-	}
-	st.Lag = 0
+	exec(t, db, `insert into outbox_workers (worker, destinations) values ('a', '{crm}')`)
+	st := stats(t, db)
+	st.Created, st.Dispatchers = nil, nil
 	until := time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)
-	for i, d := range st.Destinations {
-		if d.PausedUntil != nil {
-			st.Destinations[i].PausedUntil = new(d.PausedUntil.UTC())
+	const minute = time.Minute
+	want := &outbox.Stats{
+		Depth: outbox.Depth{Status: statuses(4, 3, 4, 3, 2, 1), Due: 4, Lapsed: 2, Retrying: 1, Future: 1,
+			OldestDue: minute, OldestLapsed: minute, OldestInProgress: 10 * time.Second, NextDue: 20 * minute},
+		Lag: 90 * time.Second, // that of the oldest open event, also while it waits for a retry
+		EventTypes: outbox.Ranking{Of: 4, Top: []outbox.Depth{
+			{Name: "order.created", Status: statuses(3, 2), Due: 2, Lapsed: 1, Retrying: 1, Future: 1,
+				OldestDue: minute, OldestLapsed: minute, OldestInProgress: 10 * time.Second, NextDue: 20 * minute},
+			{Name: "user.created", Status: statuses(1, 1), Due: 2, Lapsed: 1, OldestDue: minute, OldestLapsed: minute},
+			{Name: "order.1", Status: statuses(0, 0, 2, 2, 1, 1)},
+			{Name: "order.0", Status: statuses(0, 0, 2, 1, 1)},
+		}},
+		Tenants: outbox.Ranking{Of: 2, Top: []outbox.Depth{
+			{Name: "", Status: statuses(3, 2, 4, 3, 2, 1), Due: 2, Lapsed: 1, Retrying: 1, Future: 1,
+				OldestDue: minute, OldestLapsed: minute, OldestInProgress: 10 * time.Second, NextDue: 20 * minute},
+			{Name: "acme", Status: statuses(1, 1), Due: 2, Lapsed: 1, OldestDue: minute, OldestLapsed: minute},
+		}},
+		Destinations: []outbox.DestinationStats{
+			{Depth: outbox.Depth{Name: "", Status: statuses(3, 2, 4, 3, 2, 1), Due: 2, Lapsed: 1, Retrying: 1, Future: 1,
+				OldestDue: minute, OldestLapsed: minute, OldestInProgress: 10 * time.Second, NextDue: 20 * minute},
+				Ordering: "none", Breaker: "closed"},
+			{Depth: outbox.Depth{Name: "crm", Status: statuses(1, 1), Due: 2, Lapsed: 1, OldestDue: minute, OldestLapsed: minute},
+				Ordering: "aggregate", Breaker: "open", Paused: true, PausedUntil: &until, Reason: "too slow", Served: true},
+			{Depth: outbox.Depth{Name: "mail", Status: map[outbox.Status]int64{}},
+				Ordering: "none", Breaker: "closed", Paused: true, Reason: "broken"},
+		},
+		Delivered: map[string]float64{"1m": 0, "5m": 0, "15m": 0}, LastDelivered: -time.Second,
+		Buried: map[outbox.Status]int64{"failed": 0, "dead_letter": 0},
+		Window: 15 * time.Minute,
+		Tries:  outbox.Tries{Delivered: map[int]int64{}, Retried: map[int]int64{}, Ended: map[int]int64{}},
+	}
+	if diff := cmp.Diff(want, st, theirs...); diff != "" {
+		t.Errorf("Stats() (-want +got):\n%s", diff)
+	}
+}
+
+// Of many names the fullest are listed, and it is said how many there are.
+func TestStatsRanksNames(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	exec(t, db, `insert into outbox (tenant_id, aggregate_type, aggregate_id, event_type, destination, payload)
+		select 'tenant ' || i, 'order', n::text, 'type ' || i, 'destination ' || i % 15, '{}' from generate_series(1, 2000) i, generate_series(1, 1 + (i > 1990)::int) n`)
+	st := stats(t, db)
+	for _, r := range []outbox.Ranking{st.EventTypes, st.Tenants} {
+		if r.Of != 2000 || len(r.Top) != 10 || r.Top[9].Open() != 2 {
+			t.Errorf("%d of %d names, the last with %d events; want the 10 of 2000 that have 2", len(r.Top), r.Of, r.Top[len(r.Top)-1].Open())
 		}
 	}
-	want := &outbox.Stats{
-		Status:       map[outbox.Status]int64{"pending": 4, "in_progress": 3, "delivered": 4, "failed": 3, "dead_letter": 2, "discarded": 1},
-		LapsedLeases: 2,
-		EventTypes: []outbox.EventTypeStats{
-			{Type: "order.0", Status: map[outbox.Status]int64{"delivered": 2, "failed": 1, "dead_letter": 1}},
-			{Type: "order.1", Status: map[outbox.Status]int64{"delivered": 2, "failed": 2, "dead_letter": 1, "discarded": 1}},
-			{Type: "order.created", Status: map[outbox.Status]int64{"pending": 3, "in_progress": 2}},
-			{Type: "user.created", Status: map[outbox.Status]int64{"pending": 1, "in_progress": 1}},
-		},
-		Destinations: []outbox.DestinationStats{
-			{Name: "", Ordering: "none", Breaker: "closed", Open: 5},
-			{Name: "crm", Ordering: "aggregate", Breaker: "open", PausedUntil: &until, Reason: "too slow", Open: 2},
-			{Name: "mail", Ordering: "none", Breaker: "closed", Reason: "broken"},
-		},
-		Rates:  map[string]float64{"1m": 0, "5m": 0, "15m": 0},
-		Window: 15 * time.Minute,
-	}
-	if diff := cmp.Diff(want, st); diff != "" {
-		t.Errorf("Stats() (-want +got):\n%s", diff)
+	if len(st.Destinations) != 10 || st.Unlisted != 5 || st.Open() != 2010 {
+		t.Errorf("%d destinations, %d unlisted, %d open events; want 10, 5 and 2010", len(st.Destinations), st.Unlisted, st.Open())
 	}
 }
 
@@ -125,7 +162,7 @@ func TestStatsRates(t *testing.T) {
 		  from generate_series(date_trunc('minute', now()) - interval '30 minutes', now(), '1 minute') m,
 		       generate_series(1, 2) w, unnest('{delivered,pending}'::text[]) o`)
 	exec(t, db, `update outbox_rollup set n = n * 3 where minute < now() - interval '6 minutes' - interval '1 minute'`)
-	rates := stats(t, db).Rates
+	rates := stats(t, db).Delivered
 	for span, want := range map[string]float64{"1m": 12000, "5m": 12000} {
 		if math.Abs(rates[span]-want) > want*0.03 {
 			t.Errorf("%s: %.0f a minute, want %.0f", span, rates[span], want)
@@ -133,6 +170,172 @@ func TestStatsRates(t *testing.T) {
 	}
 	if rate := rates["15m"]; rate < 12000*1.9 || rate > 12000*2.3 {
 		t.Errorf("15m: %.0f a minute, want about twice as much", rate)
+	}
+}
+
+// Rates of creation come from the ids: whatever became of the events, and over gaps that a purge left.
+func TestStatsCreated(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	exec(t, db, `insert into outbox (id, aggregate_type, aggregate_id, event_type, payload, created_at, status, finished_at)
+		select i, 'order', '1', 'order.created', '{}', now() - (3001 - i) * interval '0.5 s', case when i % 2 = 0 then 'pending' else 'delivered' end, case when i % 2 = 1 then now() end
+		  from generate_series(1, 3000) i`)
+	for _, gap := range []string{`false`, `id < 900`, `id between 2000 and 2300`, `id < 2900`} {
+		exec(t, db, `delete from outbox where `+gap)
+		created := stats(t, db).Created
+		for span, want := range map[string]float64{"1m": 120, "5m": 120, "15m": 120} {
+			switch {
+			case gap == `id < 2900` && span == "1m":
+				want = 101
+			case gap == `id < 2900` && span == "5m":
+				want = 101.0 / 5
+			case gap == `id < 2900`:
+				want = 101.0 / 15
+			}
+			if got := created[span]; math.Abs(got-want) > want/20 {
+				t.Errorf("without %s, %s: %.1f created a minute, want %.1f", gap, span, got, want)
+			}
+		}
+	}
+}
+
+// A backlog drains by the difference between what is delivered and what is created.
+func TestStatsDrain(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		due                int64
+		delivered, created float64
+		want               time.Duration
+	}{{0, 0, 10, 0}, {100, 0, 0, -1}, {100, 10, 10, -1}, {100, 10, 20, -1}, {100, 60, 10, 2 * time.Minute}} {
+		st := outbox.Stats{Depth: outbox.Depth{Due: tt.due}, Delivered: map[string]float64{"5m": tt.delivered}, Created: map[string]float64{"5m": tt.created}}
+		if got := st.Drain(); got != tt.want {
+			t.Errorf("%+v: Drain() = %s", tt, got)
+		}
+	}
+}
+
+// The lag is right whoever has the oldest event, and nothing reads the table from its start.
+func TestStatsLagAndCost(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	finished(t, db, 5000, outbox.Delivered, nil)
+	insert(t, db, 100)
+	exec(t, db, `update outbox set available_at = now() - interval '1 hour' where id = 5001`)
+	exec(t, db, `vacuum analyze outbox`)
+	scans := func() int64 {
+		t.Helper()
+		exec(t, db, `select pg_stat_clear_snapshot()`)
+		return query[int64](t, db, `select seq_scan from pg_stat_user_tables where relname = 'outbox'`)
+	}
+	lock, err := db.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Rollback(context.Background())
+	before := scans()
+	for _, state := range []string{
+		`attempts = 0`,
+		`attempts = 3, next_attempt_at = now() + interval '1 hour'`,
+		`destination = 'paused'`,
+		`status = 'in_progress', lease = 'a', lease_until = now() + interval '1 minute'`,
+		`status = 'in_progress', lease = 'a', lease_until = now() - interval '1 minute'`,
+	} {
+		exec(t, db, `update outbox set `+state+` where id = 5001`)
+		if lag := stats(t, db).Lag; lag < time.Hour || lag > time.Hour+time.Minute {
+			t.Errorf("the lag is %s when the oldest event has %s, want 1h", lag, state)
+		}
+	}
+	if _, err := lock.Exec(t.Context(), `select from outbox where id = 5001 for update`); err != nil {
+		t.Fatal(err)
+	}
+	if lag := stats(t, db).Lag; lag < time.Hour || lag > time.Hour+time.Minute {
+		t.Errorf("the lag is %s while the oldest event is locked, want 1h", lag)
+	}
+	time.Sleep(1100 * time.Millisecond) // the server's processes report their scans once a second
+	stats(t, db)
+	if n := scans() - before; n != 0 {
+		t.Errorf("%d scans of the whole table, want none", n)
+	}
+}
+
+func TestStatsTries(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	exec(t, db, `insert into outbox_rollup (minute, worker, destination, event_type, outcome, error_kind, attempt, n, latency, age)
+		select date_trunc('minute', now()), w, d, 'a', o, k, a, n, interval '1 s' * n, '0'
+		  from (values ('delivered', '', 1, 10), ('delivered', '', 3, 2), ('pending', 'http', 1, 4), ('pending', 'http', 2, 3),
+		               ('failed', 'http', 10, 1), ('dead_letter', 'http', 1, 5)) v(o, k, a, n), generate_series(1, 2) w, unnest('{crm,mail}'::text[]) d`)
+	st := stats(t, db)
+	want := outbox.Tries{Delivered: map[int]int64{1: 40, 3: 8}, Retried: map[int]int64{1: 16, 2: 12}, Ended: map[int]int64{1: 20, 10: 4}}
+	if diff := cmp.Diff(want, st.Tries); diff != "" {
+		t.Errorf("tries (-want +got):\n%s", diff)
+	}
+	if st.Buried[outbox.Failed] != 4 || st.Buried[outbox.DeadLetter] != 20 {
+		t.Errorf("%v in the last hour, want 4 failed and 20 dead letters", st.Buried)
+	}
+	if st.LastDelivered < 0 || st.LastDelivered > time.Minute {
+		t.Errorf("the last delivery was %s ago, want less than a minute", st.LastDelivered)
+	}
+	d := st.Destinations[0]
+	if d.Name != "crm" || d.Attempts != 50 || d.Errors != 26 || d.Latency() != time.Second || d.ErrorShare() != 0.52 {
+		t.Errorf("%s: %d attempts, %d errors, %s each, share %v; want crm, 50, 26, 1s, 0.52", d.Name, d.Attempts, d.Errors, d.Latency(), d.ErrorShare())
+	}
+}
+
+// Nobody looks: what has been due for minutes, and neither a dispatcher nor a pause has to do with it.
+func TestStatsUnserved(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	exec(t, db, `insert into outbox (aggregate_type, aggregate_id, event_type, payload, destination, available_at) values
+		('a', '1', 'a', '{}', 'cron', now() - interval '1 minute'), ('a', '1', 'a', '{}', 'later', now() + interval '1 minute'),
+		('a', '1', 'a', '{}', 'forgotten', now() - interval '3 minutes'), ('a', '1', 'a', '{}', 'served', now() - interval '3 minutes'),
+		('a', '1', 'a', '{}', 'paused', now() - interval '3 minutes')`)
+	exec(t, db, `insert into outbox_destinations (destination, paused_until) values ('paused', 'infinity')`)
+	exec(t, db, `insert into outbox_workers (worker, destinations) values ('a', '{served}')`)
+	unserved := stats(t, db).Unserved()
+	if len(unserved) != 1 || unserved[0].Name != "forgotten" {
+		t.Errorf("Unserved() = %+v, want the forgotten one", unserved)
+	}
+}
+
+// A row that a router has looked at and left is unrouted; one that a dispatcher of the default
+// destination has released is not.
+func TestStatsUnrouted(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	insert(t, db, 2)
+	exec(t, db, `update outbox set next_attempt_at = now() + interval '1 minute' where id = 1`)
+	exec(t, db, `insert into outbox_workers (worker, destinations) values ('a', '{crm}')`)
+	if n := stats(t, db).Unrouted; n != 1 {
+		t.Errorf("%d unrouted, want 1", n)
+	}
+	exec(t, db, `insert into outbox_workers (worker, destinations) values ('b', '{""}')`)
+	if n := stats(t, db).Unrouted; n != 0 {
+		t.Errorf("%d unrouted beside a dispatcher of the default destination, want 0", n)
+	}
+}
+
+func TestStatsDatabase(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	insert(t, db, 1000)
+	exec(t, db, `update pg_index set indisvalid = false where indexrelid = 'outbox_lag'::regclass`)
+	tx, err := db.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.Background())
+	if _, err := tx.Exec(t.Context(), `select set_config('application_name', 'nightly report', true), count(*) from outbox`); err != nil {
+		t.Fatal(err)
+	}
+	insert(t, db, 1)
+	d := stats(t, db).Database
+	if d.TableBytes < 100_000 || d.IndexBytes < 50_000 || !slices.Equal(d.InvalidIndexes, []string{"outbox_lag"}) {
+		t.Errorf("%+v, want sizes and the invalid index", d)
+	}
+	h := d.Snapshot
+	if h == nil || h.Holder != "session" || h.Name != "nightly report" || h.PID == 0 || h.State != "idle in transaction" || h.Age < 0 || h.Transactions < 1 {
+		t.Errorf("the oldest snapshot is %+v, want that of the nightly report", h)
 	}
 }
 
@@ -177,7 +380,7 @@ func TestStatsTellWhatADispatcherDid(t *testing.T) {
 	if got != want {
 		t.Errorf("stats are %s, want %s", got, want)
 	}
-	if rate := st.Rates["1m"]; rate < 70 || rate > 80.01 {
+	if rate := st.Delivered["1m"]; rate < 70 || rate > 80.01 {
 		t.Errorf("%.0f delivered in the last minute, want 80", rate)
 	}
 }
@@ -202,9 +405,9 @@ func TestStatsAreExactUpToAHundredThousandAndEstimatedBeyond(t *testing.T) {
 	if !st.Estimated || !near(st.Status[outbox.Delivered], 119_950) || st.Status[outbox.Failed] != 50 || st.Status[outbox.Pending] != 500 {
 		t.Errorf("estimated %v: %v, want about 119,950 delivered, 50 failed and 500 pending exactly", st.Estimated, st.Status)
 	}
-	for _, et := range st.EventTypes {
+	for _, et := range st.EventTypes.Top {
 		if et.Status[outbox.Delivered] != 0 {
-			t.Errorf("%s: %v, want no count of the delivered", et.Type, et.Status)
+			t.Errorf("%s: %v, want no count of the delivered", et.Name, et.Status)
 		}
 	}
 	noScan(t, db)

@@ -1,0 +1,130 @@
+package outbox
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// DestinationStats is one destination.
+type DestinationStats struct {
+	Depth       // Name "" = the default one
+	Ordering    string
+	Breaker     string
+	Paused      bool
+	PausedUntil *time.Time // nil = until somebody resumes it
+	Reason      string
+	Served      bool          // by a dispatcher that is alive
+	Attempts    int64         // made in Stats.Window
+	Errors      int64         // of these, not delivered
+	Answers     []AnswerStats // of these, the most frequent first
+	latency     time.Duration // of all of them
+}
+
+// ErrorShare is the share of attempts in the window that did not deliver, 0..1.
+func (d *DestinationStats) ErrorShare() float64 { return share(d.Errors, d.Attempts) }
+
+// Latency is the mean of the attempts in the window.
+func (d *DestinationStats) Latency() time.Duration {
+	if d.Attempts == 0 {
+		return 0
+	}
+	return d.latency / time.Duration(d.Attempts)
+}
+
+// DispatcherStats is a dispatcher that was seen within [DeadAfter].
+type DispatcherStats struct {
+	Name         string
+	Host         string
+	PID          int
+	Version      string
+	Destinations []string
+	Parallel     int
+	BatchSize    int
+	Up           time.Duration
+	Seen         time.Duration // since its last heartbeat
+}
+
+const dispatcherSQL = `
+select name, host, pid, version, destinations, parallel, batch_size, now() - started_at, greatest(now() - seen_at, interval '0')
+  from {schema}.outbox_workers
+ where seen_at > now() - @dead_after::bigint * interval '1 microsecond'
+ order by name, started_at`
+
+func (s *Store) dispatcherStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stats) error {
+	rows, err := tx.Query(ctx, s.sql(dispatcherSQL), pgx.NamedArgs{"dead_after": DeadAfter.Microseconds()})
+	if err != nil {
+		return err
+	}
+	st.Dispatchers, err = pgx.CollectRows(rows, pgx.RowToStructByPos[DispatcherStats])
+	return err
+}
+
+const sharedSQL = `
+select destination, ordering, breaker, coalesce(paused_until > now(), false), nullif(paused_until, 'infinity'), coalesce(pause_reason, '')
+  from {schema}.outbox_destinations`
+
+// sharedStats adds what the dispatchers of a destination share, and whether it has one.
+func (s *Store) sharedStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stats) error {
+	rows, err := tx.Query(ctx, s.sql(sharedSQL))
+	if err != nil {
+		return err
+	}
+	var shared DestinationStats
+	_, err = pgx.ForEachRow(rows, []any{&shared.Name, &shared.Ordering, &shared.Breaker, &shared.Paused, &shared.PausedUntil, &shared.Reason}, func() error {
+		d := st.destination(shared.Name)
+		d.Ordering, d.Breaker, d.Paused, d.PausedUntil, d.Reason = shared.Ordering, shared.Breaker, shared.Paused, shared.PausedUntil, shared.Reason
+		return nil
+	})
+	return err
+}
+
+// destination returns the one of that name, which is added if need be. The pointer is good until the
+// next call.
+func (st *Stats) destination(name string) *DestinationStats {
+	i := slices.IndexFunc(st.Destinations, func(d DestinationStats) bool { return d.Name == name })
+	if i < 0 {
+		i = len(st.Destinations)
+		st.Destinations = append(st.Destinations, DestinationStats{Depth: Depth{Name: name, Status: map[Status]int64{}}})
+	}
+	d := &st.Destinations[i]
+	d.Ordering, d.Breaker = cmp.Or(d.Ordering, "none"), cmp.Or(d.Breaker, "closed")
+	return d
+}
+
+// finish puts together what the parts have found out.
+func (st *Stats) finish(top int) {
+	served := map[string]bool{}
+	for _, d := range st.Dispatchers {
+		for _, name := range d.Destinations {
+			served[name] = true
+		}
+	}
+	if len(served) == 0 || served[""] {
+		st.Unrouted = 0 // nothing is routed: these were released by a dispatcher of the default destination
+	}
+	for i := range st.Destinations {
+		d := st.destination(st.Destinations[i].Name)
+		d.Served = served[d.Name]
+	}
+	slices.SortStableFunc(st.Destinations, func(a, b DestinationStats) int {
+		return cmp.Or(cmp.Compare(b.Open(), a.Open()), cmp.Compare(b.Attempts, a.Attempts), cmp.Compare(a.Name, b.Name))
+	})
+	st.Unlisted = max(len(st.Destinations)-top, 0)
+	st.Destinations = st.Destinations[:len(st.Destinations)-st.Unlisted]
+}
+
+// Patience is how long events may be due with nobody to deliver them before that is worth a word:
+// cron comes once a minute.
+const Patience = 2 * time.Minute
+
+// Unserved are the destinations with events that have been due for longer than [Patience] and that no
+// dispatcher alive delivers to, nor has anybody paused them.
+func (st *Stats) Unserved() []DestinationStats {
+	return slices.DeleteFunc(slices.Clone(st.Destinations), func(d DestinationStats) bool {
+		return d.Served || d.Paused || d.OldestDue <= Patience
+	})
+}
