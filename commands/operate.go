@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -26,12 +27,16 @@ type operateOptions struct {
 	maxDuration durationValue
 }
 
+// flags takes the size of a batch that the command has set as its default.
 func (o *operateOptions) flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.all, "all", false, "go on without a filter: every event that the command may touch")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show what would be done and do nothing")
 	fs.StringVar(&o.reason, "reason", "", "`why`, for the record in outbox_operations")
-	fs.IntVar(&o.batchSize, "batch-size", 1000, "`number` of events in one transaction")
+	fs.IntVar(&o.batchSize, "batch-size", cmp.Or(o.batchSize, 1000), "`number` of events in one transaction")
 	fs.Var(&o.maxDuration, "max-duration", "stop after this long")
+	for _, name := range []string{"batch-size", "max-duration"} { // the variables are a dispatcher's
+		_ = fs.SetAnnotation(name, noTwinMark, nil) // it is there
+	}
 }
 
 func (o *operateOptions) check() error {
@@ -52,6 +57,8 @@ type operation struct {
 	spec outbox.Operation
 	step func(*outbox.Run) outbox.Step
 	pace outbox.Pace
+	// drive makes the steps where there is more to it than one after the other; nil drains.
+	drive func(ctx context.Context, run *outbox.Run, seen func(n int), say func(line string)) error
 
 	// plan counts what will be done, without doing it; nil counts by a rehearsal of all steps.
 	plan func(ctx context.Context) (outbox.Progress, error)
@@ -59,6 +66,12 @@ type operation struct {
 	lines func(ctx context.Context, planned outbox.Progress) ([]string, error)
 	// skipsAreFine are the reasons that do not make the exit code 3.
 	skipsAreFine []string
+	// idle says that a plan without events is nothing to do; nil says yes.
+	idle func(planned outbox.Progress) bool
+	// more is what the command says beside the count, "" for nothing; nil says nothing.
+	more func(outbox.Progress) string
+	// document adds to the document what only this command has; nil adds nothing.
+	document func(operationDocument, outbox.Progress) any
 }
 
 // operate shows what the operation will do, asks, does it in short transactions, and says what was
@@ -68,11 +81,12 @@ func (a *app) operate(ctx context.Context, store *outbox.Store, op operation) er
 	if err != nil {
 		return err
 	}
-	if op.dryRun {
-		return a.printOperation(op, &outbox.Run{Progress: planned}, 0)
-	}
-	if planned.Done == 0 {
-		return a.printOperation(op, &outbox.Run{Progress: planned}, 0)
+	if op.dryRun || planned.Done == 0 && (op.idle == nil || op.idle(planned)) {
+		rehearsal := &outbox.Run{Progress: planned}
+		if err := a.printOperation(op, rehearsal, 0); err != nil || op.dryRun {
+			return err
+		}
+		return operationVerdict(op, rehearsal, nil)
 	}
 	if err := a.confirm(ctx, fmt.Sprintf("%s %s?", op.verb, counted(planned.Done, op.noun))); err != nil {
 		return err
@@ -143,13 +157,20 @@ func (a *app) drain(ctx context.Context, run *outbox.Run, op operation) error {
 	bar := a.newProgress(true)
 	bar.begin(op.verb, op.noun+"s", op.spec.Planned)
 	defer bar.end()
-	return outbox.Drain(ctx, op.step(run), op.pace, func(int) { bar.set(run.Progress.Matched()) })
+	seen := func(int) { bar.set(run.Progress.Matched()) }
+	if op.drive != nil {
+		return op.drive(ctx, run, seen, func(line string) { fmt.Fprintln(bar, op.verb+": "+line) })
+	}
+	return outbox.Drain(ctx, op.step(run), op.pace, seen)
 }
 
 // operationVerdict is the exit code: 3 when something was skipped or is left.
 func operationVerdict(op operation, run *outbox.Run, err error) error {
 	if stoppedEarly(err) {
 		return &failure{exitAttention, fmt.Errorf("%s stopped: %s", op.verb, endWords(err)), "the same command again goes on with the rest"}
+	}
+	if errors.Is(err, outbox.ErrGaveUp) {
+		return &failure{exitAttention, fmt.Errorf("%s stopped by itself: %w", op.verb, err), "the rest is as it was: the same command again goes on with it"}
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", op.verb, err)
@@ -191,9 +212,15 @@ func (a *app) printOperation(op operation, run *outbox.Run, took time.Duration) 
 	if a.global.output == "json" {
 		doc := operationDocument{"outboxctl." + op.verb + "/v1", op.dryRun, p.Matched(), p.Done, map[string]int64{}, run.ID}
 		maps.Copy(doc.Skipped, p.Skipped)
+		if op.document != nil {
+			return a.printJSON(op.document(doc, p))
+		}
 		return a.printJSON(doc)
 	}
 	words := fmt.Sprintf("%s %s%s", op.done, counted(p.Done, op.noun), skippedWords(p.Skipped, "; skipped: "))
+	if op.more != nil {
+		words += op.more(p)
+	}
 	switch {
 	case op.dryRun:
 		words = "dry run: nothing was changed; would have " + words

@@ -140,3 +140,48 @@ func printSize(n int) string {
 	}
 	return fmt.Sprint(n)
 }
+
+// rateValue is a flag's rate: 50/s, 600/m or 1000/h, kept as events per second. 0 is no limit.
+type rateValue float64
+
+func (v *rateValue) Type() string { return "rate" }
+
+func (v *rateValue) String() string {
+	if *v == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(float64(*v), 'f', -1, 64) + "/s"
+}
+
+func (v *rateValue) Set(s string) error {
+	number, unit, _ := strings.Cut(s, "/")
+	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	per := map[string]float64{"s": 1, "m": 60, "h": 3600}[strings.TrimSpace(unit)]
+	if err != nil || per == 0 || !(n > 0) || n > 1e9 {
+		return fmt.Errorf("%q is not a rate such as 50/s, 600/m or 1000/h", s)
+	}
+	*v = rateValue(n / per)
+	return nil
+}
+
+// percentValue is a flag's share: 95%, or 0.95. It is kept as 0..1.
+type percentValue float64
+
+func (v *percentValue) Type() string { return "percent" }
+
+func (v *percentValue) String() string {
+	return strconv.FormatFloat(math.Round(float64(*v)*1e6)/1e4, 'f', -1, 64) + "%"
+}
+
+func (v *percentValue) Set(s string) error {
+	number, isPercent := strings.CutSuffix(strings.TrimSpace(s), "%")
+	share, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+	if isPercent {
+		share /= 100
+	}
+	if err != nil || !(share >= 0 && share <= 1) {
+		return fmt.Errorf("%q is not a share such as 95%% or 0.95", s)
+	}
+	*v = percentValue(share)
+	return nil
+}

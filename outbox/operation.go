@@ -14,6 +14,10 @@ import (
 // ErrBusy means that the same command is at work on this outbox already.
 var ErrBusy = errors.New("busy")
 
+// ErrGaveUp means that an operation has seen no sense in going on. What it had done stays done, and
+// the rest is as it was.
+var ErrGaveUp = errors.New("gave up")
+
 // Operation is an operator's command, as outbox_operations keeps it.
 type Operation struct {
 	Command string // replay, purge, …
