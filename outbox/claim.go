@@ -218,15 +218,15 @@ func scanEvent(rows pgx.Rows) (ev Event, err error) {
 	return ev, nil
 }
 
-// moment reads a time of PostgreSQL's, which may be infinite.
+// moment reads a time of PostgreSQL's, which may be infinite or before our era.
 type moment time.Time
 
 // ScanTimestamptz implements [pgtype.TimestamptzScanner].
 func (m *moment) ScanTimestamptz(v pgtype.Timestamptz) error {
-	switch v.InfinityModifier {
-	case pgtype.Infinity:
+	switch {
+	case v.InfinityModifier == pgtype.Infinity, v.Time.Year() > 9999:
 		*m = moment(time.Date(9999, time.December, 31, 0, 0, 0, 0, time.UTC))
-	case pgtype.NegativeInfinity:
+	case v.InfinityModifier == pgtype.NegativeInfinity, v.Time.Year() < 1:
 		*m = moment(time.Date(1, time.January, 1, 0, 0, 0, 0, time.UTC))
 	default:
 		*m = moment(v.Time)

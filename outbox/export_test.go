@@ -31,6 +31,18 @@ func (s *Store) ExplainStats(ctx context.Context) (string, error) {
 	return strings.Join(plans, "\n"), nil
 }
 
+// ExplainList returns the plan of the last statement that a listing of a large table may need.
+func (s *Store) ExplainList(ctx context.Context, f Filter, after *Place) (string, error) {
+	settings, sql := f.allSQL()
+	args := f.args(pgx.NamedArgs{"before": after.ID})
+	if f.ByEnd() {
+		settings = byIndexSQL
+		sql, args = f.endedSQL(after, false)
+	}
+	args["limit"] = 50
+	return s.explain(ctx, byIndexSQL+"; "+settings, s.sql(sql), args)
+}
+
 func (s *Store) explain(ctx context.Context, before, sql string, args pgx.NamedArgs) (string, error) {
 	var lines []string
 	err := s.inTx(ctx, queueLimits, func(tx pgx.Tx) error {
@@ -55,22 +67,3 @@ func (r *Run) Step(ctx context.Context, f func(tx pgx.Tx, p *Progress) (int, err
 // Skip and Move are skip and move.
 func (p *Progress) Skip(reason string, n int64) { p.skip(reason, n) }
 func (p *Progress) Move(v any) error            { return p.move(v) }
-
-// Explain returns the plans of a change: of its walks and of what it does to a thousand rows.
-func (c *Change) Explain(ctx context.Context) (plans []string, err error) {
-	args := c.filter.args(pgx.NamedArgs{
-		"before": c.before, "window": 1000, "destination": "", "tenant": "", "at": "-infinity", "id": int64(0),
-		"ids": make([]int64, 1000), "operation": int64(1), "due": c.before, "gap": int64(1),
-	})
-	for name, value := range c.args {
-		args[name] = value
-	}
-	for _, sql := range append(c.walks, c.write) {
-		plan, err := c.store.explain(ctx, byIndexSQL, sql, args)
-		if err != nil {
-			return nil, err
-		}
-		plans = append(plans, plan)
-	}
-	return plans, nil
-}
