@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strings"
 	"syscall"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -119,12 +118,8 @@ func denied(err error) bool {
 
 // schemaFlag is what a command to run next needs to find the same schema, for a shell.
 func (a *app) schemaFlag() string {
-	switch name := a.global.schema; {
-	case name == "public":
+	if a.global.schema == "public" {
 		return ""
-	case strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789_") == "":
-		return " --schema " + name
-	default:
-		return " --schema '" + strings.ReplaceAll(name, "'", `'\''`) + "'"
 	}
+	return " --schema " + shellWord(a.global.schema)
 }

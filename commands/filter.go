@@ -37,6 +37,7 @@ var filterFlags = []string{"id", "key", "status", "event-type", "aggregate", "te
 func (o *filterOptions) flags(fs *pflag.FlagSet, without ...string) {
 	all := pflag.NewFlagSet("", pflag.ContinueOnError)
 	all.Int64SliceVar(&o.ids, "id", nil, "only events with these `ids`")
+	all.Lookup("id").DefValue = "" // else the help shows an empty list
 	all.StringSliceVar(&o.keys, "key", nil, "only events with these idempotency `keys`")
 	all.StringSliceVar(&o.statuses, "status", nil, "only events of these `statuses`")
 	all.StringSliceVar(&o.eventTypes, "event-type", nil, "only these `types`; * stands for any text")
