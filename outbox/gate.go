@@ -1,0 +1,99 @@
+package outbox
+
+import (
+	"math"
+	"time"
+)
+
+// Gate limits what a loop claims: every limit is asked before the claim, so that no claimed event
+// waits for one and no attempt is burned. The loop calls its methods one at a time; they must not
+// block.
+type Gate interface {
+	// Admit says how much more may be claimed now, beside what is in hand.
+	Admit(h InHand) Admission
+
+	// Record is told of every event that is about to be sent, with a nil out, and then of what became
+	// of it. It reports whether what is claimed and unsent must not be sent any more.
+	Record(ev *Event, out *Outcome) (shut bool)
+}
+
+// NoLimit is as many events as anybody asks for.
+const NoLimit = math.MaxInt
+
+// Hand counts events that are claimed and have not come back: those that wait to be sent, and those
+// being sent.
+type Hand struct{ Waiting, Sending int }
+
+// InHand is what a loop has claimed and not brought to an end.
+type InHand struct {
+	Hand
+	Retries int             // of both, those with an attempt before this one
+	Tenants map[string]Hand // only those that have any; not to be changed or kept
+}
+
+// Admission is how much more may be claimed.
+type Admission struct {
+	N       int       // events at most
+	Retries int       // of these, retries at most while fresh events wait
+	Rooms   *Rooms    // of the tenants; nil = no tenant has a limit
+	Shut    bool      // the destination is not to be bothered at all, until Next
+	Next    time.Time // when more may be admitted, should nothing else happen; zero = then neither
+}
+
+// Everything is what a gate without a limit admits.
+func Everything() Admission { return Admission{N: NoLimit, Retries: NoLimit} }
+
+// And is the smaller of both in everything, to be asked about again when either may have grown.
+func (a Admission) And(b Admission) Admission {
+	a.N, a.Retries = min(a.N, b.N), min(a.Retries, b.Retries)
+	a.Rooms = a.Rooms.and(b.Rooms)
+	a.Shut = a.Shut || b.Shut
+	if a.Next.IsZero() || !b.Next.IsZero() && b.Next.Before(a.Next) {
+		a.Next = b.Next
+	}
+	return a
+}
+
+// Rooms says how many events a claim may take of each tenant.
+type Rooms struct {
+	Each int            // of a tenant that is not in Of; ≥ 1
+	Of   map[string]int // 0 leaves the tenant out
+}
+
+// and is the smaller room of each tenant.
+func (r *Rooms) and(other *Rooms) *Rooms {
+	if r == nil || other == nil {
+		if r == nil {
+			return other
+		}
+		return r
+	}
+	both := &Rooms{Each: min(r.Each, other.Each), Of: make(map[string]int, len(r.Of)+len(other.Of))}
+	for tenant := range r.Of {
+		both.Of[tenant] = min(r.of(tenant), other.of(tenant))
+	}
+	for tenant := range other.Of {
+		both.Of[tenant] = min(r.of(tenant), other.of(tenant))
+	}
+	return both
+}
+
+func (r *Rooms) of(tenant string) int {
+	if room, ok := r.Of[tenant]; ok {
+		return room
+	}
+	return r.Each
+}
+
+// full reports whether some tenant is left out: then a claim that finds nothing does not mean that
+// nothing is due.
+func (r *Rooms) full() bool {
+	if r != nil {
+		for _, room := range r.Of {
+			if room == 0 {
+				return true
+			}
+		}
+	}
+	return false
+}
