@@ -41,7 +41,10 @@ grant select,
 grant select, insert on :"schema".outbox_attempts to :"dispatcher";
 grant select, insert, update (n, latency, age) on :"schema".outbox_rollup to :"dispatcher";
 grant select, insert, update (seen_at), delete on :"schema".outbox_workers to :"dispatcher";
-grant select on :"schema".outbox_destinations to :"dispatcher";
+grant select, insert (destination, ordering, breaker, breaker_at, paused_until, pause_reason, paused_by, updated_at),
+      update (ordering, breaker, breaker_at, paused_until, pause_reason, paused_by, updated_at)
+   on :"schema".outbox_destinations to :"dispatcher";
+grant select on :"schema".outbox_tenant_pauses to :"dispatcher";
 grant select on :"schema".outbox_migrations to :"dispatcher";
 
 -- An operator reads everything, sends events again, edits, discards and removes them, pauses
@@ -56,6 +59,7 @@ grant insert (source_id, tenant_id, aggregate_type, aggregate_id, event_type, sc
 grant insert on :"schema".outbox_audit to :"operator";
 grant insert, update (planned, done, skipped, cursor, heartbeat_at, ended_at, error) on :"schema".outbox_operations to :"operator";
 grant insert, update (paused_until, pause_reason, paused_by, updated_at) on :"schema".outbox_destinations to :"operator";
+grant insert, update (paused_until, reason, paused_by, paused_at), delete on :"schema".outbox_tenant_pauses to :"operator";
 
 -- A reader sees how the outbox is doing, not what events say: neither payloads nor headers.
 grant select (id, source_id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, idempotency_key, destination,
@@ -63,7 +67,8 @@ grant select (id, source_id, tenant_id, aggregate_type, aggregate_id, event_type
               updated_at, receipt, error, error_kind, error_code, origin)
    on :"schema".outbox to :"reader";
 grant select on :"schema".outbox_attempts, :"schema".outbox_rollup, :"schema".outbox_workers, :"schema".outbox_destinations,
-                :"schema".outbox_samples, :"schema".outbox_operations, :"schema".outbox_audit, :"schema".outbox_migrations
+                :"schema".outbox_samples, :"schema".outbox_operations, :"schema".outbox_audit, :"schema".outbox_tenant_pauses,
+                :"schema".outbox_migrations
    to :"reader";
 
 -- What follows the write-ahead log learns where there is news. A member of the role does not inherit the
