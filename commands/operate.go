@@ -217,7 +217,7 @@ func (a *app) printOperation(op operation, run *outbox.Run, took time.Duration) 
 		}
 		return a.printJSON(doc)
 	}
-	words := fmt.Sprintf("%s %s%s", op.done, counted(p.Done, op.noun), skippedWords(p.Skipped, "; skipped: "))
+	words := op.done + " " + counted(p.Done, op.noun)
 	if op.more != nil {
 		words += op.more(p)
 	}
@@ -225,10 +225,11 @@ func (a *app) printOperation(op operation, run *outbox.Run, took time.Duration) 
 	case op.dryRun:
 		words = "dry run: nothing was changed; would have " + words
 	case run.ID == 0:
-		words = "nothing to do" + skippedWords(p.Skipped, "; skipped: ")
+		words = "nothing to do"
 	default:
 		words += fmt.Sprintf(" in %s (%s/s), operation %d", age(took), perSecond(p.Done, took), run.ID)
 	}
+	words += skippedWords(p.Skipped, "; skipped: ")
 	_, err := fmt.Fprintln(a.Out, words)
 	return err
 }

@@ -67,3 +67,22 @@ func (r *Run) Step(ctx context.Context, f func(tx pgx.Tx, p *Progress) (int, err
 // Skip and Move are skip and move.
 func (p *Progress) Skip(reason string, n int64) { p.skip(reason, n) }
 func (p *Progress) Move(v any) error            { return p.move(v) }
+
+// Explain returns the plans of a change: of its walks and of what it does to a thousand rows.
+func (c *Change) Explain(ctx context.Context) (plans []string, err error) {
+	args := c.filter.args(pgx.NamedArgs{
+		"before": c.before, "window": 1000, "destination": "", "tenant": "", "at": "-infinity", "id": int64(0),
+		"ids": make([]int64, 1000), "operation": int64(1), "due": c.before, "gap": int64(1),
+	})
+	for name, value := range c.args {
+		args[name] = value
+	}
+	for _, sql := range append(c.walks, c.write) {
+		plan, err := c.store.explain(ctx, byIndexSQL, sql, args)
+		if err != nil {
+			return nil, err
+		}
+		plans = append(plans, plan)
+	}
+	return plans, nil
+}

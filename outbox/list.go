@@ -60,7 +60,7 @@ select ` + rowColumns + `
  order by o.id desc
  limit @limit`
 
-	// foundSQL gathers all that an index has and sorts it: outbox_due, outbox_aggregate or outbox_lag
+	// gatheredSQL gathers all that an index has and sorts it: outbox_due, outbox_aggregate or outbox_lag
 	// for open events, one of these and outbox_done or outbox_graveyard for all. byBitmapSQL makes it
 	// read each page of the table once, whatever the order of the index.
 	byBitmapSQL = `
@@ -68,14 +68,14 @@ select pg_catalog.set_config('enable_indexscan', 'off', true),
        pg_catalog.set_config('enable_indexonlyscan', 'off', true),
        pg_catalog.set_config('max_parallel_workers_per_gather', '0', true)`
 
-	foundSQL = `
-with found as materialized (
+	gatheredSQL = `
+with gathered as materialized (
 	select o.id
 	  from {schema}.outbox o
 	 where o.id < @before/*narrower*//*filter*/)
 select ` + rowColumns + `
   from {schema}.outbox o
- where o.id = any (array (select id from found order by id desc limit @limit))
+ where o.id = any (array (select id from gathered order by id desc limit @limit))
  order by o.id desc`
 )
 
@@ -174,7 +174,7 @@ func (f Filter) allSQL() (settings, sql string) {
 	if narrower == "" || len(f.IDs)+len(f.Keys) > 0 {
 		return byIndexSQL, f.narrow(everySQL)
 	}
-	return byBitmapSQL, f.narrow(strings.ReplaceAll(foundSQL, narrowerMark, narrower))
+	return byBitmapSQL, f.narrow(strings.ReplaceAll(gatheredSQL, narrowerMark, narrower))
 }
 
 // fewSQL asks whether the table is so small that it matters little how it is read.

@@ -1,0 +1,80 @@
+package outbox
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// Replay says which events are to be sent again.
+type Replay struct {
+	Filter Filter    // with statuses, all of them final
+	Before time.Time // events that end from then on are not meant: no run takes an event twice
+	Rate   float64   // events that become due per second; 0 = all at once
+}
+
+// replayReasons are judged after those of every change.
+const replayReasons = `
+	                 when f.redacted then 'redacted'
+	                 when exists (select
+	                                from busy b
+	                               where (b.destination, b.tenant_id, b.aggregate_type, b.aggregate_id)
+	                                   = (f.destination, f.tenant_id, f.aggregate_type, f.aggregate_id)) then 'in_flight'`
+
+// replaySQL makes an event as new: the key stays, and so do the attempts' history and the time when
+// it happened, which goes into its headers. next_attempt_at is null so that available_at decides.
+const replaySQL = `
+	update {schema}.outbox o
+	   set status = 'pending',
+	       attempts = 0,
+	       available_at = greatest(@due::timestamptz, now()) + t.place * @gap::bigint * interval '1 microsecond',
+	       next_attempt_at = null,
+	       finished_at = null,
+	       receipt = null,
+	       error = null,
+	       error_kind = null,
+	       error_code = null,
+	       headers = case when jsonb_typeof(o.headers) = 'object' and not o.headers ? 'occurred_at' and isfinite(o.created_at)
+	                      then o.headers || jsonb_build_object('occurred_at',
+	                                          to_char(o.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
+	                      else o.headers end,
+	       origin = 'replay:' || @operation::bigint,
+	       updated_at = clock_timestamp()
+	  from touched t
+	 where o.id = t.id`
+
+// Replay returns the change that puts events back to pending: with their key, and all their attempts
+// before them.
+func (s *Store) Replay(r Replay) *Change {
+	c := &Change{
+		store: s, filter: r.Filter, before: r.Before, walks: walksFor(r.Filter), rate: r.Rate,
+		args: pgx.NamedArgs{"action": "replay"},
+	}
+	c.compose(replayReasons, replaySQL)
+	return c
+}
+
+// spreadSQL finds until when earlier runs of the same command have spread their events, whatever
+// ended them: what comes now comes behind.
+const spreadSQL = `
+select coalesce(max((o.cursor ->> 'due')::timestamptz), now())
+  from {schema}.outbox_operations o
+  join {schema}.outbox_operations mine on mine.id = @operation
+ where o.command = mine.command
+   and o.id <> mine.id
+   and o.filter - @times::text[] = mine.filter - @times::text[]
+   and (o.cursor ->> 'due')::timestamptz > now()`
+
+// freeFrom returns the time from which on a run's events can be due without being more than the rate
+// says, together with those of the run before it.
+func (c *Change) freeFrom(ctx context.Context, tx pgx.Tx, run *Run) (at time.Time, err error) {
+	err = tx.QueryRow(ctx, c.store.sql(spreadSQL), pgx.NamedArgs{
+		"operation": run.ID, "times": []string{"since", "until", "finished_before", "rate", "canary"},
+	}).Scan(&at)
+	if err != nil {
+		return at, fmt.Errorf("spread of the run before: %w", err)
+	}
+	return at, nil
+}
