@@ -107,7 +107,7 @@ PG* variables, in this order.`,
 		return usage(flagTrouble(err), helpHint(cmd))
 	})
 	a.global.flags(root.PersistentFlags())
-	root.AddCommand(newMigrate(a), newDispatch(a), newStats(a), newEvents(a), newReplay(a), newVersion(a))
+	root.AddCommand(newMigrate(a), newDispatch(a), newStats(a), newEvents(a), newReplay(a), newPurge(a), newVersion(a))
 	addCobrasOwn(root)
 	return root
 }

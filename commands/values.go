@@ -55,10 +55,14 @@ func parseDuration(s string) (time.Duration, error) {
 
 func tooLong(s string) error { return fmt.Errorf("%q is longer than 36500d", s) }
 
-// printDuration is the shortest form: 30s instead of 0h0m30s.
+// printDuration is the shortest form: 30s instead of 0h0m30s, 90d instead of 2160h.
 func printDuration(d time.Duration) string {
-	if d == 0 {
+	const day = 24 * time.Hour
+	switch {
+	case d == 0:
 		return "0"
+	case d >= 2*day && d%day == 0:
+		return fmt.Sprintf("%dd", d/day)
 	}
 	s := d.String()
 	if strings.HasSuffix(s, "m0s") {

@@ -47,8 +47,8 @@ grant select, insert (destination, ordering, breaker, breaker_at, paused_until, 
 grant select on :"schema".outbox_tenant_pauses to :"dispatcher";
 grant select on :"schema".outbox_migrations to :"dispatcher";
 
--- An operator reads everything, sends events again, edits, discards and removes them, pauses
--- destinations, and leaves a record of it that it cannot remove.
+-- An operator reads everything, sends events again, edits, discards and removes them with their
+-- history, pauses destinations, and leaves a record of it that it cannot remove.
 grant select on table :tables to :"operator";
 grant insert (source_id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, idempotency_key, destination,
               headers, payload, payload_bytes, status, available_at, created_at, origin),
@@ -56,6 +56,7 @@ grant insert (source_id, tenant_id, aggregate_type, aggregate_id, event_type, sc
               finished_at, updated_at, receipt, error, error_kind, error_code, origin),
       delete
    on :"schema".outbox to :"operator";
+grant delete on :"schema".outbox_attempts, :"schema".outbox_rollup, :"schema".outbox_samples to :"operator";
 grant insert on :"schema".outbox_audit to :"operator";
 grant insert, update (planned, done, skipped, cursor, heartbeat_at, ended_at, error) on :"schema".outbox_operations to :"operator";
 grant insert, update (paused_until, pause_reason, paused_by, updated_at) on :"schema".outbox_destinations to :"operator";

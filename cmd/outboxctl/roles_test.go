@@ -88,6 +88,7 @@ func TestCommandsNeedTheirRoleAndNoMore(t *testing.T) {
 		{"migrate", "reader", "producer"}, // there is nothing to do
 		{"stats", "reader operator dispatcher", "producer cdc"},
 		{"dispatch --to stdout: --once --dry-run", "reader", "cdc"},
+		{"purge --older-than 30d --yes", "operator", "producer dispatcher reader cdc"},
 		{"dispatch --to stdout: --once", "dispatcher", "producer operator reader cdc"},
 	}
 	for _, tt := range tests {
@@ -228,7 +229,11 @@ values ('order', '1', 'x', '{}', 'delivered', now())`, ""},
 		{`insert into {schema}.outbox (aggregate_type, aggregate_id, event_type, payload, origin) values ('order', '1', 'x', '{}', 'backfill:1')`, "operator"},
 		{`delete from {schema}.outbox where id < 0`, "operator"},
 		{`select * from {schema}.outbox_attempts`, "dispatcher operator reader"},
-		{`delete from {schema}.outbox_attempts`, ""},
+		{`delete from {schema}.outbox_attempts`, "operator"},
+		{`delete from {schema}.outbox_rollup`, "operator"},
+		{`delete from {schema}.outbox_samples`, "operator"},
+		{`update {schema}.outbox_attempts set error = ''`, ""},
+		{`delete from {schema}.outbox_audit`, ""},
 		{`insert into {schema}.outbox_operations (command) values ('purge')`, "operator"},
 		{`update {schema}.outbox_operations set command = 'none'`, ""},
 		{`delete from {schema}.outbox_operations`, ""},
