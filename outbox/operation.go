@@ -18,6 +18,10 @@ var ErrBusy = errors.New("busy")
 // the rest is as it was.
 var ErrGaveUp = errors.New("gave up")
 
+
+// ErrFinished means that an operation has come to its end already.
+var ErrFinished = errors.New("finished")
+
 // Operation is an operator's command, as outbox_operations keeps it.
 type Operation struct {
 	Command string // replay, purge, …
@@ -141,6 +145,87 @@ func (s *Store) mustBeAlone(ctx context.Context, tx pgx.Tx, command string) erro
 		err = fmt.Errorf("%w: operation %d is at work", ErrBusy, other)
 	}
 	return err
+}
+
+// Past is an operation that was begun under a name.
+type Past struct {
+	ID       int64
+	Filter   json.RawMessage // as [Operation] had it
+	Progress Progress
+	Finished bool // to its end
+	Alive    bool // and at work, or dead for less than [DeadAfter]
+	Host     string
+	PID      int
+}
+
+const (
+	pastSQL = `
+select id, filter, done, skipped, cursor, ended_at is not null and error is null,
+       ended_at is null and heartbeat_at > now() - @dead_after::bigint * interval '1 microsecond', host, pid
+  from {schema}.outbox_operations
+ where command = @command
+   and name = @name
+ order by id desc
+ limit 1`
+
+	goOnSQL = `
+update {schema}.outbox_operations
+   set ended_at = null, error = null, heartbeat_at = clock_timestamp()
+ where id = @id
+   and (ended_at is null or error is not null)
+returning done, skipped, cursor`
+)
+
+// Past returns the last operation of a command that was begun under a name, nil when there is none.
+func (s *Store) Past(ctx context.Context, command, name string) (*Past, error) {
+	var p Past
+	err := s.inTx(ctx, operationLimits, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, s.sql(pastSQL), pgx.NamedArgs{"command": command, "name": name, "dead_after": DeadAfter.Microseconds()}).
+			Scan(&p.ID, &p.Filter, &p.Progress.Done, &p.Progress.Skipped, &p.Progress.Cursor, &p.Finished, &p.Alive, &p.Host, &p.PID)
+	})
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("look for %s %q: %w", command, name, err)
+	}
+	return &p, nil
+}
+
+// Resume goes on with an operation that ended early or died. Whether somebody is still at it the
+// caller has to know; two at one operation take its steps in turns. It returns [ErrFinished] when
+// there is nothing to go on with.
+func (s *Store) Resume(ctx context.Context, id int64) (*Run, error) {
+	run := &Run{ID: id, store: s}
+	p := &run.Progress
+	err := s.inTx(ctx, operationLimits, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, s.sql(goOnSQL), pgx.NamedArgs{"id": id}).Scan(&p.Done, &p.Skipped, &p.Cursor)
+	})
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = ErrFinished
+	}
+	if err != nil {
+		return nil, fmt.Errorf("resume operation %d: %w", id, err)
+	}
+	return run, nil
+}
+
+const pendingSQL = `
+select count(*)
+  from (select from {schema}.outbox where finished_at is null limit $1) o -- outbox_lag`
+
+// Open counts the open events, as far as most: what it reads is bounded.
+func (s *Store) Open(ctx context.Context, most int) (n int, err error) {
+	err = s.inTx(ctx, statsLimits, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, byIndexSQL); err != nil {
+			return err
+		}
+		return tx.QueryRow(ctx, s.sql(pendingSQL), most).Scan(&n)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count open events: %w", err)
+	}
+	return n, nil
 }
 
 // Rehearse returns a run that changes nothing: its steps count what those of a real one would do.

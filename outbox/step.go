@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
@@ -22,6 +23,9 @@ type Pace struct {
 	Batch int           // events in a step; 0 = 1,000
 	Rate  float64       // events per second
 	Pause time.Duration // between steps
+
+	// Ready waits until the next step may begin; nil does not.
+	Ready func(ctx context.Context) error
 }
 
 const (
@@ -45,6 +49,11 @@ func Drain(ctx context.Context, step Step, pace Pace, seen func(n int)) error {
 	for {
 		if err := context.Cause(ctx); err != nil {
 			return err
+		}
+		if pace.Ready != nil {
+			if err := pace.Ready(ctx); err != nil {
+				return cmp.Or(context.Cause(ctx), err)
+			}
 		}
 		n, err := patiently(ctx, step, &batch)
 		if n == 0 || err != nil {
