@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -47,6 +48,8 @@ func Main(p Process) int {
 type app struct {
 	Process
 	global globalOptions
+	cmd    *cobra.Command // the one that runs
+	file   *configFile    // nil without --config
 	warned map[string]bool
 	kill   context.Context // done at the second signal; a command that drains stops at once then
 	hangup chan struct{}   // SIGHUP
@@ -54,6 +57,7 @@ type app struct {
 
 // globalOptions are the flags that every command understands.
 type globalOptions struct {
+	config     string
 	database   dsn
 	direct     dsn // past a pooler; without a text there is none, or no need
 	schema     string
@@ -67,6 +71,7 @@ type globalOptions struct {
 }
 
 func (o *globalOptions) flags(fs *pflag.FlagSet) {
+	fs.StringVar(&o.config, "config", "", "YAML `file` with settings, named as the flags are, with _ for -")
 	fs.StringVar(&o.database.text, "database-url", "", "PostgreSQL `URL` (better in DATABASE_URL: a flag is visible to others)")
 	fs.StringVar(&o.direct.text, "direct-database-url", "", "the same past a pooler, as a `URL`, for what needs a session: migrate")
 	fs.StringVar(&o.schema, "schema", "public", "`schema` of the outbox, as its raw name")
@@ -88,9 +93,10 @@ the events that your transactions commit to it, and helps on the day when a
 receiver is down.
 
 Every flag --some-flag can be given as OUTBOXCTL_SOME_FLAG, but for those that
-select events or agree to something, which an environment must not. The database comes
-from --database-url, OUTBOXCTL_DATABASE_URL, DATABASE_URL, DB_URL, or libpq's
-PG* variables, in this order.`,
+select events or agree to something, which an environment must not; and as some_flag
+in the file that --config names. A flag counts before the environment, and that before
+the file. The database comes from --database-url, OUTBOXCTL_DATABASE_URL, DATABASE_URL,
+DB_URL, the file, or libpq's PG* variables, in this order.`,
 		Example: `  export DATABASE_URL=postgres://app@localhost/app
   outboxctl migrate
   outboxctl dispatch --to https://example.com/hooks
@@ -107,7 +113,16 @@ PG* variables, in this order.`,
 		return usage(flagTrouble(err), helpHint(cmd))
 	})
 	a.global.flags(root.PersistentFlags())
-	root.AddCommand(newMigrate(a), newDispatch(a), newStats(a), newEvents(a), newReplay(a), newPurge(a), newVersion(a))
+	root.AddCommand(
+		newMigrate(a),
+		newDispatch(a),
+		newStats(a),
+		newEvents(a),
+		newReplay(a),
+		newPurge(a),
+		newConfig(a),
+		newVersion(a),
+	)
 	addCobrasOwn(root)
 	return root
 }
@@ -162,19 +177,54 @@ func wrongValue(f *pflag.Flag, value string, err error) error {
 	return err
 }
 
-// prepare fills the flags from the environment and checks what all commands share.
+// prepare fills the flags from the environment and the configuration file and checks what all
+// commands share.
 func (a *app) prepare(cmd *cobra.Command) error {
-	if err := fillFromEnvironment(cmd.Flags(), a.Getenv); err != nil {
+	a.cmd = cmd
+	fs := cmd.Flags()
+	if err := fillFromEnvironment(fs, a.Getenv); err != nil {
 		return err
 	}
-	a.findDatabases(cmd.Flags())
+	if err := a.loadConfig(originOf(fs.Lookup("config"))); err != nil {
+		return err
+	}
+	if err := a.file.fill(fs); err != nil {
+		return err
+	}
+	a.placeDatabases(fs)
 	if formats := outputsOf(cmd); !slices.Contains(formats, a.global.output) {
 		return usage(fmt.Errorf("--output %q: want %s", a.global.output, oneOf(formats)), "")
 	}
-	if a.global.schema == "" {
-		return usage(fmt.Errorf("--schema is empty: give the schema's name"), "")
+	return refuse(globalRules(func(name string) string { return fs.Lookup(name).Value.String() }))
+}
+
+// globalRules says what the global settings must be.
+func globalRules(value func(flag string) string) []rule {
+	var level slog.Level
+	unknownLevel := level.UnmarshalText([]byte(value("log-level"))) != nil
+	return []rule{
+		{"schema", value("schema") == "", "is empty: give the schema's name"},
+		{"log-format", !slices.Contains([]string{"text", "json"}, value("log-format")), fmt.Sprintf("%q: want text or json", value("log-format"))},
+		{"color", !slices.Contains([]string{"auto", "always", "never"}, value("color")), fmt.Sprintf("%q: want auto, always or never", value("color"))},
+		{"log-level", unknownLevel, fmt.Sprintf("%q: want debug, info, warn or error", value("log-level"))},
 	}
-	return a.checkLogging()
+}
+
+// rule is what a flag must not be, and the words for it that follow the flag's name.
+type rule struct {
+	flag string
+	bad  bool
+	say  string
+}
+
+// refuse is the first rule that is broken, as a mistake in the command line.
+func refuse(rules []rule) error {
+	for _, r := range rules {
+		if r.bad {
+			return usage(fmt.Errorf("--%s %s", r.flag, r.say), "")
+		}
+	}
+	return nil
 }
 
 // warnOnce says something that matters however often it is found.

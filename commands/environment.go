@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,7 +15,7 @@ var noTwin = map[string]bool{
 	"help": true, "all": true, "yes": true, "id": true, "key": true, "status": true, "older-than": true,
 	"event-type": true, "exclude-event-type": true, "tenant": true, "aggregate": true,
 	"destination": true, "since": true, "until": true, "error-kind": true, "error-code": true,
-	"dry-run": true, "reason": true, "database-url": true, "direct-database-url": true,
+	"dry-run": true, "reason": true,
 }
 
 // noTwinMark is the annotation of a flag that selects or consents and shares its name with one that
@@ -22,30 +23,58 @@ var noTwin = map[string]bool{
 const noTwinMark = "no environment twin"
 
 // aliases are further names in the environment, accepted after OUTBOXCTL_….
-var aliases = map[string]string{
-	"to":              "WEBHOOK_URL",
-	"batch-size":      "BATCH_SIZE",
-	"max-attempts":    "MAX_ATTEMPTS",
-	"poll-interval":   "POLL_INTERVAL",
-	"request-timeout": "REQUEST_TIMEOUT",
-	"parallel":        "PARALLEL_SENDS",
+var aliases = map[string][]string{
+	"database-url":    {"DATABASE_URL", "DB_URL"},
+	"to":              {"WEBHOOK_URL"},
+	"batch-size":      {"BATCH_SIZE"},
+	"max-attempts":    {"MAX_ATTEMPTS"},
+	"poll-interval":   {"POLL_INTERVAL"},
+	"request-timeout": {"REQUEST_TIMEOUT"},
+	"parallel":        {"PARALLEL_SENDS"},
+}
+
+// selects reports whether a flag chooses events or consents: such flags are typed.
+func selects(f *pflag.Flag) bool {
+	_, marked := f.Annotations[noTwinMark]
+	return marked || noTwin[f.Name]
+}
+
+// originMark is the annotation of a flag that somebody has set: where.
+const originMark = "where it is set"
+
+func setOrigin(f *pflag.Flag, origin string) {
+	if f.Annotations == nil {
+		f.Annotations = map[string][]string{}
+	}
+	f.Annotations[originMark] = []string{origin}
+}
+
+// originOf is where a flag was set: as a flag, a variable or a line of a file; "" when nowhere.
+func originOf(f *pflag.Flag) string {
+	if marks := f.Annotations[originMark]; len(marks) > 0 {
+		return marks[0]
+	}
+	if f.Changed {
+		return "--" + f.Name
+	}
+	return ""
 }
 
 // fillFromEnvironment sets every flag that the command line did not set and the environment does.
 func fillFromEnvironment(fs *pflag.FlagSet, getenv func(string) string) error {
 	var bad error
 	fs.VisitAll(func(f *pflag.Flag) {
-		_, marked := f.Annotations[noTwinMark]
-		if f.Changed || noTwin[f.Name] || marked || bad != nil {
+		if f.Changed || selects(f) || bad != nil {
 			return
 		}
-		for _, name := range []string{twin(f.Name), aliases[f.Name]} {
-			if name == "" || getenv(name) == "" {
+		for _, name := range append([]string{twin(f.Name)}, aliases[f.Name]...) {
+			if getenv(name) == "" {
 				continue
 			}
 			if err := fs.Set(f.Name, getenv(name)); err != nil {
 				bad = usage(fmt.Errorf("%s: %w", name, wrongValue(f, getenv(name), errors.Unwrap(err))), "")
 			}
+			setOrigin(f, name)
 			return
 		}
 	})
@@ -57,27 +86,17 @@ func twin(flag string) string {
 	return "OUTBOXCTL_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// findDatabases fills the database URLs by precedence. A flag that is given counts, even when it is
+// placeDatabases says where the database URLs are from. A flag that is given counts, even when it is
 // empty: then libpq's PG* variables say where the database is.
-func (a *app) findDatabases(fs *pflag.FlagSet) {
-	find := func(d *dsn, flag string, names ...string) {
-		d.from = "the PG* variables"
-		if fs.Changed(flag) {
-			d.from = "--" + flag
-			return
-		}
-		for _, name := range names {
-			if v := a.Getenv(name); v != "" {
-				d.text, d.from = v, name
-				return
-			}
-		}
-	}
-	find(&a.global.database, "database-url", "OUTBOXCTL_DATABASE_URL", "DATABASE_URL", "DB_URL")
-	find(&a.global.direct, "direct-database-url", "OUTBOXCTL_DIRECT_DATABASE_URL")
+func (a *app) placeDatabases(fs *pflag.FlagSet) {
+	a.global.database.from = cmp.Or(originOf(fs.Lookup("database-url")), "the PG* variables")
+	a.global.direct.from = originOf(fs.Lookup("direct-database-url"))
 }
 
 // inEnvironment is where a database URL is out of others' sight.
 var inEnvironment = map[string]string{
 	"--database-url": "DATABASE_URL", "--direct-database-url": "OUTBOXCTL_DIRECT_DATABASE_URL",
 }
+
+// secretFlags names the flags whose values are not shown.
+var secretFlags = map[string]bool{"database-url": true, "direct-database-url": true}

@@ -82,7 +82,7 @@ func (a *app) exitCode(stop context.Context, err error) int {
 	}
 	f := a.classify(err)
 	if f.err != nil {
-		fmt.Fprintf(a.Err, "outboxctl: %s\n", oneLine(f.err.Error()))
+		fmt.Fprintf(a.Err, "outboxctl: %s\n", oneLine(a.inConfigFile(f).Error()))
 	}
 	if f.hint != "" {
 		fmt.Fprintf(a.Err, "  %s\n", f.hint)

@@ -8,3 +8,15 @@ type (
 	RateValue    = rateValue
 	PercentValue = percentValue
 )
+
+var Expand = expand
+
+// ConfigMistakes is what a person reads about a configuration file.
+func ConfigMistakes(text []byte, getenv func(string) string) string {
+	_, r := parseConfig("test.yaml", text, Process{Getenv: getenv})
+	if len(r.mistakes) == 0 {
+		return ""
+	}
+	f := r.failure().(*failure)
+	return f.Error() + "\n" + f.hint
+}

@@ -115,30 +115,11 @@ func (a *app) printTrimmed(text string) error {
 	return nil
 }
 
-// checkLogging refuses unknown formats and levels before anything runs.
-func (a *app) checkLogging() error {
-	switch a.global.logFormat {
-	case "text", "json":
-	default:
-		return usage(fmt.Errorf("--log-format %q: want text or json", a.global.logFormat), "")
-	}
-	switch a.global.color {
-	case "auto", "always", "never":
-	default:
-		return usage(fmt.Errorf("--color %q: want auto, always or never", a.global.color), "")
-	}
-	var level slog.Level
-	if err := level.UnmarshalText([]byte(a.global.logLevel)); err != nil {
-		return usage(fmt.Errorf("--log-level %q: want debug, info, warn or error", a.global.logLevel), "")
-	}
-	return nil
-}
-
 // logger writes to w, which leads to stderr: coloured text on a terminal, key=value text elsewhere,
 // or JSON.
 func (a *app) logger(w io.Writer) *slog.Logger {
 	var level slog.Level
-	_ = level.UnmarshalText([]byte(a.global.logLevel)) // checked by checkLogging
+	_ = level.UnmarshalText([]byte(a.global.logLevel)) // checked by globalRules
 	switch {
 	case a.global.logFormat == "json":
 		return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: level, ReplaceAttr: inMilliseconds}))

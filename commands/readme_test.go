@@ -98,7 +98,16 @@ func TestReadmeCommandsExist(t *testing.T) {
 func TestReadmeFlagsExist(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
-	for _, args := range [][]string{{"dispatch"}, {"migrate"}, {"replay"}, {"stats"}, {"events", "list"}, {"purge"}, {"version"}} {
+	for _, args := range [][]string{
+		{"config", "show"},
+		{"dispatch"},
+		{"events", "list"},
+		{"migrate"},
+		{"purge"},
+		{"replay"},
+		{"stats"},
+		{"version"},
+	} {
 		_, help, _ := outboxctl("", append(args, "--help")...)
 		for _, name := range regexp.MustCompile(`--[a-z-]+`).FindAllString(help, -1) {
 			known[name] = true
