@@ -22,7 +22,7 @@ error; 4 PostgreSQL cannot be reached or refuses us; 5 the schema is newer than 
 binary; 130, 143 stopped by a signal, between two migrations.`
 
 func newMigrate(a *app) *cobra.Command {
-	var o lockOptions
+	var o upOptions
 	cmd := &cobra.Command{
 		Use:   "migrate",
 		Short: "create the outbox's schema or bring it up to date",
@@ -47,7 +47,7 @@ migrate is migrate up.
 }
 
 func newMigrateUp(a *app) *cobra.Command {
-	var o lockOptions
+	var o upOptions
 	cmd := &cobra.Command{
 		Use:   "up",
 		Short: "apply the migrations that are missing",
@@ -59,8 +59,13 @@ that a newer outboxctl has migrated is left alone.
 Producers and dispatchers go on. Where a migration needs a lock that others hold, they
 may queue behind it; so it gives up after --lock-timeout, lets them pass, comes again,
 --lock-tries times in all, and says who holds the lock. See migrate plan.
+
+Options are parts that cost something and that not everybody needs:
+` + optionsHelp() + `
+They stay until --without takes them away.
 ` + migrateExitCodes,
 		Example: `  outboxctl migrate up
+  outboxctl migrate up --with notify
   outboxctl migrate up -o json`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.migrateUp(cmd.Context(), o) },
@@ -128,7 +133,8 @@ cannot be reached or refuses us; 5 not migrated, or not by this version.`,
 }
 
 func newMigratePrint(a *app) *cobra.Command {
-	return &cobra.Command{
+	var with []string
+	cmd := &cobra.Command{
 		Use:   "print",
 		Short: "print the migrations as a SQL script",
 		Long: `Print all migrations as one SQL script, for who may not run outboxctl on the database
@@ -139,12 +145,14 @@ transaction around it. The output is SQL whatever --output says.
 Exit codes: 0 done; 2 usage error.`,
 		Example: `  outboxctl migrate print --schema billing | psql -v ON_ERROR_STOP=1 "$DATABASE_URL"`,
 		Args:    noArgs,
-		RunE:    func(*cobra.Command, []string) error { return a.migratePrint() },
+		RunE:    func(*cobra.Command, []string) error { return a.migratePrint(with) },
 	}
+	withFlag(cmd.Flags(), &with)
+	return cmd
 }
 
 // migrateUp says each step on stderr when it is done, and where that led on stdout.
-func (a *app) migrateUp(ctx context.Context, o lockOptions) error {
+func (a *app) migrateUp(ctx context.Context, o upOptions) error {
 	limits, err := o.limits()
 	if err != nil {
 		return err
@@ -152,13 +160,13 @@ func (a *app) migrateUp(ctx context.Context, o lockOptions) error {
 	return a.withSchema(ctx, func(s *migrate.Schema) error {
 		s.Limit(limits)
 		restored, did := []string{}, "nothing to do"
-		for n, err := range s.Up(ctx) {
+		for n, err := range o.all(ctx, s) {
 			if err != nil {
 				return upFailure(err)
 			}
 			a.sayNews(n)
 			switch n.What {
-			case migrate.Applied:
+			case migrate.Applied, migrate.Added, migrate.Removed:
 				did = "up to date"
 			case migrate.Restored:
 				did = "up to date"
@@ -174,6 +182,8 @@ func (a *app) sayNews(n migrate.News) {
 	switch n.What {
 	case migrate.Restored:
 		fmt.Fprintf(a.Err, "restored index %s\n", n.Name)
+	case migrate.Added, migrate.Removed:
+		fmt.Fprintf(a.Err, "%s option %s\n", n.What, n.Name)
 	case migrate.Waiting:
 		names := make([]string, len(n.Blockers))
 		for i, b := range n.Blockers {
@@ -206,6 +216,9 @@ func upFailure(err error) error {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == duplicateTable {
 		return &failure{exitError, err, "the schema holds a table of that name that is not outboxctl's: choose another with --schema"}
 	}
+	if errors.Is(err, migrate.ErrOption) {
+		return usage(err, "there are: "+strings.Join(optionNames(), ", "))
+	}
 	if errors.Is(err, migrate.ErrPooled) {
 		return usage(fmt.Errorf("%w: give the server's own address with --direct-database-url", err), "")
 	}
@@ -218,8 +231,14 @@ func (a *app) migrateStatus(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		options, err := s.Present(ctx)
+		if err != nil && st.Current == st.Latest {
+			return err
+		}
 		if a.global.output == "json" {
-			return a.printJSON(migrateDocument(st))
+			doc := migrateDocument(st)
+			doc.Options = options
+			return a.printJSON(doc)
 		}
 		var rows [][]string
 		for _, step := range st.Migrations {
@@ -228,6 +247,9 @@ func (a *app) migrateStatus(ctx context.Context) error {
 				at = step.AppliedAt.Local().Format(time.DateTime)
 			}
 			rows = append(rows, []string{strconv.Itoa(step.Version), step.Name, at})
+		}
+		for _, name := range options {
+			rows = append(rows, []string{"", "with " + name, "yes"})
 		}
 		return a.printTable([]string{"VERSION", "NAME", "APPLIED"}, rows, 0)
 	})
@@ -271,10 +293,10 @@ func (a *app) printVerified(ctx context.Context, s *migrate.Schema, differences 
 	return err
 }
 
-func (a *app) migratePrint() error {
-	script, err := migrate.Print(a.global.schema)
+func (a *app) migratePrint(with []string) error {
+	script, err := migrate.Print(a.global.schema, with...)
 	if err != nil {
-		return schemaFailure(err)
+		return schemaFailure(upFailure(err))
 	}
 	_, err = io.WriteString(a.Out, script)
 	return err
@@ -304,6 +326,7 @@ type migrateJSON struct {
 	Current     int              `json:"current"`
 	Latest      int              `json:"latest"`
 	Migrations  []migrationJSON  `json:"migrations"`
+	Options     []string         `json:"options,omitzero"`     // that are there, of status alone
 	Restored    []string         `json:"restored,omitzero"`    // indexes, of up alone
 	Plan        []plannedJSON    `json:"plan,omitzero"`        // of plan alone
 	Differences []differenceJSON `json:"differences,omitzero"` // of verify alone

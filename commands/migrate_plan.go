@@ -13,6 +13,7 @@ import (
 
 func newMigratePlan(a *app) *cobra.Command {
 	var o lockOptions
+	var with []string
 	cmd := &cobra.Command{
 		Use:   "plan",
 		Short: "show what migrate up would do, and who would have to wait",
@@ -26,22 +27,23 @@ Exit codes: 0 done, also when there is nothing to do; 1 runtime error; 2 usage e
 		Example: `  outboxctl migrate plan
   outboxctl migrate plan -o json | jq '.plan[] | select(.blocks_writers)'`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.migratePlan(cmd.Context(), o) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.migratePlan(cmd.Context(), o, with) },
 	}
 	o.flags(cmd.Flags())
+	withFlag(cmd.Flags(), &with)
 	return cmd
 }
 
-func (a *app) migratePlan(ctx context.Context, o lockOptions) error {
+func (a *app) migratePlan(ctx context.Context, o lockOptions, with []string) error {
 	limits, err := o.limits()
 	if err != nil {
 		return err
 	}
 	return a.withSchema(ctx, func(s *migrate.Schema) error {
 		s.Limit(limits)
-		plan, err := s.Plan(ctx)
+		plan, err := s.Plan(ctx, with...)
 		if err != nil {
-			return err
+			return upFailure(err)
 		}
 		if len(plan) > 0 && a.global.output == "table" {
 			return a.printPlan(plan)
@@ -64,6 +66,9 @@ func (a *app) printPlan(plan []migrate.Planned) error {
 	var rows [][]string
 	for _, p := range plan {
 		version, name, dispatchers := "", "index "+p.Name, "any"
+		if strings.HasPrefix(p.Name, "with ") {
+			name = p.Name
+		}
 		if p.Version > 0 {
 			version, name, dispatchers = strconv.Itoa(p.Version), p.Name, fmt.Sprintf("that know version %d", p.Oldest)
 		}
@@ -100,7 +105,7 @@ func atWork(p migrate.Planned) string {
 
 // plannedJSON is a step of the plan.
 type plannedJSON struct {
-	Version      *int       `json:"version"` // null = an index to restore
+	Version      *int       `json:"version"` // null = an index to restore, or an option
 	Name         string     `json:"name"`
 	Locks        []lockJSON `json:"locks"`
 	Concurrently bool       `json:"concurrently"`

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -75,7 +76,7 @@ func (s *Schema) revert(ctx context.Context, tx pgx.Tx, m Migration, destroy boo
 			return fmt.Errorf("%w: %s holds rows", ErrData, table)
 		}
 	}
-	if _, err := tx.Exec(ctx, in(s.name, m.down)); err != nil {
+	if _, err := tx.Exec(ctx, in(s.name, m.wayDown())); err != nil {
 		return fmt.Errorf("%s: %w", m, err)
 	}
 	if m.Version == 1 { // its table is the one that would forget it
@@ -85,6 +86,21 @@ func (s *Schema) revert(ctx context.Context, tx pgx.Tx, m Migration, destroy boo
 		return fmt.Errorf("forget %s: %w", m, err)
 	}
 	return nil
+}
+
+// outboxVersion is the migration that creates the table which options hang on.
+const outboxVersion = 2
+
+// wayDown takes the options along with their table: their functions would stay.
+func (m Migration) wayDown() string {
+	if m.Version != outboxVersion {
+		return m.down
+	}
+	var text strings.Builder
+	for _, o := range Options() {
+		text.WriteString(o.step.down)
+	}
+	return text.String() + m.down
 }
 
 // Loss is what a table that goes would take with it.

@@ -13,6 +13,8 @@ var (
 	ErrName = errors.New("not a schema name")
 	// ErrRole says that a role's name is one that PostgreSQL cannot have.
 	ErrRole = errors.New("not a role name")
+	// ErrOption says that there is no part of that name to add to the schema.
+	ErrOption = errors.New("not an option of the schema")
 	// ErrPooled says that something needs a session of its own, which a pooler does not give.
 	ErrPooled = errors.New("a pooler is in between, and a session is needed")
 	// ErrData says that a way down would destroy rows, and nobody said that it may.

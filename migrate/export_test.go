@@ -44,3 +44,6 @@ func (s *Schema) Describe(ctx context.Context, tables, functions []string) (stri
 
 // OurNames returns the names of the expected tables and functions.
 func OurNames() (tables, functions []string) { return ourNames() }
+
+// ExpectedWithFile is what Verify compares options with.
+const ExpectedWithFile = "expected_with.txt"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"time"
 
@@ -87,12 +88,29 @@ func (s *Schema) broken(ctx context.Context, tx pgx.Tx, all ...index) (found []i
 	})
 }
 
+// toMend returns the broken indexes of the schema, and those of options that are there and invalid.
+func (s *Schema) toMend(ctx context.Context, tx pgx.Tx) ([]index, error) {
+	all := ourIndexes()
+	for _, o := range Options() {
+		all = append(all, o.step.indexes...)
+	}
+	found, err := s.broken(ctx, tx, all...)
+	missing := func(ix index) bool { return !ix.invalid && optional(ix.name) }
+	return slices.DeleteFunc(found, missing), err
+}
+
+func optional(name string) bool {
+	return slices.ContainsFunc(Options(), func(o Option) bool {
+		return slices.ContainsFunc(o.step.indexes, func(ix index) bool { return ix.name == name })
+	})
+}
+
 // mend builds the indexes of an up-to-date schema that somebody dropped, or left invalid by a build
 // that did not end.
 func (w *work) mend(ctx context.Context) error {
 	var found []index
 	err := w.read(ctx, func(tx pgx.Tx) (err error) {
-		found, err = w.broken(ctx, tx, ourIndexes()...)
+		found, err = w.toMend(ctx, tx)
 		return err
 	})
 	if err != nil || len(found) == 0 {

@@ -3,6 +3,7 @@ package migrate
 import (
 	"embed"
 	"fmt"
+	"io/fs"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,7 +32,7 @@ const (
 	concurrently = "-- concurrently\n"
 )
 
-//go:embed sql/*.sql
+//go:embed sql/*.sql sql/with/*.sql
 var files embed.FS
 
 // Migration is one step of the schema.
@@ -58,6 +59,7 @@ func migrations() []Migration {
 		panic(err)
 	}
 	var all []Migration
+	entries = slices.DeleteFunc(entries, fs.DirEntry.IsDir)
 	for i, entry := range entries {
 		text, err := files.ReadFile("sql/" + entry.Name())
 		if err != nil {

@@ -10,14 +10,16 @@ const (
 	Applied  = "applied"  // a migration
 	Reverted = "reverted" // a migration
 	Restored = "restored" // an index of the schema that was missing or invalid
+	Added    = "added"    // an option
+	Removed  = "removed"  // an option
 	Waiting  = "waiting"  // somebody else's lock is in the way
 )
 
 // News is a piece of progress, told while it is made.
 type News struct {
-	What     string    // Applied, Reverted, Restored or Waiting
+	What     string    // one of the constants above
 	Version  int       // of the migration that was applied or reverted
-	Name     string    // of the migration, of the index, or of what waits
+	Name     string    // of the migration, of the index, of the option, or of what waits
 	Blockers []Blocker // who is waited for
 }
 

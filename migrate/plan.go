@@ -11,8 +11,8 @@ import (
 
 // Planned is something that [Schema.Up] would do now.
 type Planned struct {
-	Version int           // of the migration; 0 = an index to restore
-	Name    string        // of the migration or the index
+	Version int           // of the migration; 0 = an index to restore, or an option
+	Name    string        // of the migration or the index; with and the option's name
 	Locks   []Lock        // on tables that are there, the record of migrations among them
 	Outside bool          // of a transaction: it builds indexes concurrently
 	Wait    time.Duration // for others' locks, at most; outside, for each older transaction
@@ -25,9 +25,13 @@ func (p Planned) BlocksWriters() bool { return slices.ContainsFunc(p.Locks, Lock
 // recordTable is where the migrations are recorded.
 const recordTable = "outbox_migrations"
 
-// Plan returns what Up would do now, nothing when the schema is up to date. It changes nothing. It
-// returns [ErrNewer] when Up would.
-func (s *Schema) Plan(ctx context.Context) (all []Planned, err error) {
+// Plan returns what Up, and With for those options, would do now, nothing when there is nothing to
+// do. It changes nothing. It returns [ErrNewer] and [ErrOption] when they would.
+func (s *Schema) Plan(ctx context.Context, with ...string) (all []Planned, err error) {
+	asked, err := options(with)
+	if err != nil {
+		return nil, err
+	}
 	err = s.read(ctx, func(tx pgx.Tx) error {
 		applied, err := s.applied(ctx, tx)
 		if err != nil {
@@ -36,12 +40,19 @@ func (s *Schema) Plan(ctx context.Context) (all []Planned, err error) {
 		if err := s.knows(applied); err != nil {
 			return err
 		}
-		broken, err := s.broken(ctx, tx, ourIndexes()...)
+		broken, err := s.toMend(ctx, tx)
 		if err != nil {
 			return err
 		}
 		all = s.plan(applied, broken)
-		return nil
+		tables, functions := ourNames()
+		have, err := s.describe(ctx, tx, tables, functions)
+		for _, o := range asked {
+			if !o.whole(have) {
+				all = append(all, s.plannedOption(o))
+			}
+		}
+		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
@@ -78,6 +89,14 @@ func (s *Schema) planned(m Migration) Planned {
 	}
 	p.Wait = s.limits.all()
 	if m.outside {
+		p.Wait = patience
+	}
+	return p
+}
+
+func (s *Schema) plannedOption(o Option) Planned {
+	p := Planned{Name: o.step.Name, Locks: o.step.Locks, Outside: o.step.outside, Wait: s.limits.all()}
+	if p.Outside {
 		p.Wait = patience
 	}
 	return p

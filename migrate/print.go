@@ -45,13 +45,32 @@ const inside = `-- These indexes are built while producers wait, and those that 
 -- first: where the table holds many rows, rather run "outboxctl migrate".
 `
 
-// Print returns a script that brings the schema of that name up to date.
-func Print(schema string) (string, error) {
+// Print returns a script that brings the schema of that name up to date and adds those options.
+func Print(schema string, with ...string) (string, error) {
 	if err := checkName(schema); err != nil {
 		return "", err
 	}
-	return script(schema, migrations()), nil
+	asked, err := options(with)
+	if err != nil {
+		return "", err
+	}
+	text := script(schema, migrations())
+	for _, o := range asked {
+		text += in(schema, fmt.Sprintf(optionBlock, lockKey(schema), o.step.body()))
+	}
+	return text, nil
 }
+
+// optionBlock makes an option, anew where it is there.
+const optionBlock = `
+do $block$
+begin
+perform pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true);
+perform pg_advisory_xact_lock(%[1]d);
+%[2]s
+end
+$block$;
+`
 
 func script(schema string, steps []Migration) string {
 	var text strings.Builder

@@ -78,3 +78,23 @@ func verified(t *testing.T, conn *pgx.Conn, schema string) {
 		t.Errorf("Verify() of %q = %v, %v", schema, differences, err)
 	}
 }
+
+// The script makes options as With does, also where they are.
+func TestPrintMakesOptions(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, outboxtest.Empty(t))
+	for _, schema := range names[:2] {
+		script, err := migrate.Print(schema, "notify", "routes", "updated-at-trigger")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 2 {
+			exec(t, conn, script)
+		}
+		verified(t, conn, schema)
+		got, err := migrate.New(conn, schema).Present(context.Background())
+		if err != nil || len(got) != 3 {
+			t.Errorf("Present() = %v, %v", got, err)
+		}
+	}
+}

@@ -17,6 +17,11 @@ import (
 //go:embed expected.txt
 var expected string
 
+// expectedWith is what each option makes, likewise, with "with NAME " before each line.
+//
+//go:embed expected_with.txt
+var expectedWith string
+
 // Difference is one object of the schema that is not as the migrations make it.
 type Difference struct {
 	Object string // "index outbox.outbox_due"
@@ -35,8 +40,8 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s is %s, want %s", d.Object, d.Have, d.Want)
 }
 
-// Verify compares the tables, columns, constraints, indexes, settings and functions of the schema
-// with what the migrations make, and returns what differs. It can judge only a schema of this
+// Verify compares the tables, columns, constraints, indexes, settings, functions and triggers of the
+// schema with what the migrations and the options that are there make, and returns what differs. It can judge only a schema of this
 // binary's own version: for others it returns [ErrMissing], [ErrOlder] or [ErrNewer].
 func (s *Schema) Verify(ctx context.Context) ([]Difference, error) {
 	var applied []Step
@@ -59,7 +64,11 @@ func (s *Schema) Verify(ctx context.Context) ([]Difference, error) {
 	if st.Current > st.Latest {
 		return nil, fmt.Errorf("%w: version %d, known %d", ErrNewer, st.Current, st.Latest)
 	}
-	return append(st.gaps(), compare(objects(expected), have)...), nil
+	want := objects(expected)
+	for _, o := range present(have) {
+		want = append(want, o.objects...)
+	}
+	return append(st.gaps(), compare(want, have)...), nil
 }
 
 // gaps returns the migrations below the current one that nobody recorded.
@@ -154,6 +163,12 @@ select 5, 0, 'function ' || p.proname || '(' || oidvectortypes(p.proargtypes) ||
   join pg_namespace n on n.oid = p.pronamespace
  where n.nspname = @schema
    and p.proname = any (@functions::text[])
+union all
+select 6, 0, 'trigger ' || t.relname || '.' || g.tgname,
+       replace(pg_get_triggerdef(g.oid), quote_ident(@schema) || '.', '') || case when g.tgenabled = 'O' then '' else ' DISABLED' end
+  from t
+  join pg_trigger g on g.tgrelid = t.oid
+ where not g.tgisinternal
  order by place, name, n`
 
 // describe returns the tables and functions of these names, and what hangs on them.
@@ -174,7 +189,7 @@ func (s *Schema) describe(ctx context.Context, tx pgx.Tx, tables, functions []st
 	})
 }
 
-// ourNames returns the names of the expected tables and functions.
+// ourNames returns the names of the expected tables and functions, and of functions that options make.
 func ourNames() (tables, functions []string) {
 	for _, o := range objects(expected) {
 		if name, ok := strings.CutPrefix(o.name, "table "); ok {
@@ -185,5 +200,5 @@ func ourNames() (tables, functions []string) {
 			functions = append(functions, name)
 		}
 	}
-	return tables, functions
+	return tables, append(functions, optionalNames()...)
 }
