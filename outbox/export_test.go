@@ -86,3 +86,6 @@ func (c *Change) Explain(ctx context.Context) (plans []string, err error) {
 	}
 	return plans, nil
 }
+
+// AggregatePercentile is where percent places an event's aggregate.
+var AggregatePercentile = aggregatePercentile
