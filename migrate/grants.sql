@@ -30,7 +30,7 @@ grant insert (tenant_id, aggregate_type, aggregate_id, event_type, schema_versio
               headers, payload, payload_bytes, status, available_at),
       select (id, idempotency_key, destination)
    on :"schema".outbox to :"producer";
-grant execute on function :functions to :"producer";
+grant execute on function :"schema".outbox_emit to :"producer";
 
 -- A dispatcher reads events and changes their state: not what they say, to whom, or from when on. It
 -- removes none.
@@ -48,7 +48,8 @@ grant select on :"schema".outbox_tenant_pauses to :"dispatcher";
 grant select on :"schema".outbox_migrations to :"dispatcher";
 
 -- An operator reads everything, sends events again, edits, discards and removes them with their
--- history, pauses destinations, and leaves a record of it that it cannot remove.
+-- history, archives them, pauses destinations, and leaves a record of it that it cannot remove while
+-- it is young.
 grant select on table :tables to :"operator";
 grant insert (source_id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, idempotency_key, destination,
               headers, payload, payload_bytes, status, available_at, created_at, origin),
@@ -57,6 +58,8 @@ grant insert (source_id, tenant_id, aggregate_type, aggregate_id, event_type, sc
       delete
    on :"schema".outbox to :"operator";
 grant delete on :"schema".outbox_attempts, :"schema".outbox_rollup, :"schema".outbox_samples to :"operator";
+grant insert, update (headers, payload, payload_bytes) on :"schema".outbox_archive to :"operator";
+grant execute on function :"schema".outbox_archive_prepare, :"schema".outbox_archive_drop, :"schema".outbox_forget to :"operator";
 grant insert on :"schema".outbox_audit to :"operator";
 grant insert, update (planned, done, skipped, cursor, heartbeat_at, ended_at, error) on :"schema".outbox_operations to :"operator";
 grant insert, update (paused_until, pause_reason, paused_by, updated_at) on :"schema".outbox_destinations to :"operator";
@@ -67,6 +70,10 @@ grant select (id, source_id, tenant_id, aggregate_type, aggregate_id, event_type
               status, attempts, available_at, next_attempt_at, lease, lease_until, last_attempt_at, finished_at, created_at,
               updated_at, receipt, error, error_kind, error_code, origin)
    on :"schema".outbox to :"reader";
+grant select (id, source_id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, idempotency_key, destination,
+              status, attempts, available_at, next_attempt_at, last_attempt_at, finished_at, created_at, updated_at, receipt, error,
+              error_kind, error_code, origin, archived_at)
+   on :"schema".outbox_archive to :"reader";
 grant select on :"schema".outbox_attempts, :"schema".outbox_rollup, :"schema".outbox_workers, :"schema".outbox_destinations,
                 :"schema".outbox_samples, :"schema".outbox_operations, :"schema".outbox_audit, :"schema".outbox_tenant_pauses,
                 :"schema".outbox_migrations

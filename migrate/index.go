@@ -16,21 +16,29 @@ type index struct {
 	table, name string
 	unique      bool
 	on          string // what follows the table's name: (at, id) where …
+	whole       bool   // of a partitioned table, whose indexes cannot be built concurrently
 	invalid     bool   // found there, but of no use
 }
 
 func (ix index) String() string { return "index " + ix.name }
 
-// buildSQL creates the index while writers go on.
+// buildSQL creates the index while writers go on; those of the archive, which is the only partitioned
+// table, wait.
 func (ix index) buildSQL() string {
-	unique := ""
+	unique, concurrently := "", "concurrently "
 	if ix.unique {
 		unique = "unique "
 	}
-	return fmt.Sprintf(`create %sindex concurrently %s on :"schema".%s %s`, unique, ix.name, ix.table, ix.on)
+	if ix.whole {
+		concurrently = ""
+	}
+	return fmt.Sprintf(`create %sindex %s%s on :"schema".%s %s`, unique, concurrently, ix.name, ix.table, ix.on)
 }
 
 func (ix index) dropSQL() string {
+	if ix.whole {
+		return fmt.Sprintf(`drop index :"schema".%s`, ix.name)
+	}
 	return fmt.Sprintf(`drop index concurrently :"schema".%s`, ix.name)
 }
 
@@ -38,17 +46,20 @@ var definition = regexp.MustCompile(`^CREATE (UNIQUE )?INDEX (\w+) ON (\w+) (.*)
 
 // ourIndexes returns the expected indexes but those of constraints, which come and go with these.
 func ourIndexes() (all []index) {
-	constraints := map[string]bool{}
+	constraints, whole := map[string]bool{}, map[string]bool{}
 	for _, o := range objects(expected) {
 		if name, ok := strings.CutPrefix(o.name, "constraint "); ok {
 			constraints[name] = true
+		}
+		if name, ok := strings.CutPrefix(o.name, "table "); ok {
+			whole[name] = strings.HasPrefix(o.definition, "table by ")
 		}
 		name, ok := strings.CutPrefix(o.name, "index ")
 		if !ok || constraints[name] {
 			continue
 		}
 		part := definition.FindStringSubmatch(o.definition)
-		all = append(all, index{table: part[3], name: part[2], unique: part[1] != "", on: part[4]})
+		all = append(all, index{table: part[3], name: part[2], unique: part[1] != "", on: part[4], whole: whole[part[3]]})
 	}
 	return all
 }

@@ -102,5 +102,11 @@ func (s *Schema) plannedOption(o Option) Planned {
 	return p
 }
 
-// locks are those of a build: writers may write, nobody may vacuum or alter.
-func (ix index) locks() []Lock { return []Lock{{ix.table, "share update exclusive"}} }
+// locks are those of a build: writers may write, but for those of a whole table; nobody may vacuum or
+// alter.
+func (ix index) locks() []Lock {
+	if ix.whole {
+		return []Lock{{ix.table, "share"}}
+	}
+	return []Lock{{ix.table, "share update exclusive"}}
+}

@@ -124,7 +124,7 @@ with t as (
 	 where n.nspname = @schema
 	   and c.relname = any (@tables::text[]))
 select 1 as place, 0 as n, ('table ' || relname) collate "C" as name,
-       case when relkind = 'r' then 'table' else 'kind ' || relkind::text end
+       case relkind when 'r' then 'table' when 'p' then 'table by ' || pg_get_partkeydef(oid) else 'kind ' || relkind::text end
        || case when relpersistence = 'p' then '' else ', not logged' end
        || coalesce(' with ' || (select string_agg(o, ', ' order by o) from unnest(reloptions) o), '') as definition
   from t
@@ -146,7 +146,7 @@ select 3, 0, 'constraint ' || t.relname || '.' || c.conname, pg_get_constraintde
  where c.contype in ('p', 'u', 'c', 'f', 'x')
 union all
 select 4, 0, 'index ' || t.relname || '.' || i.relname,
-       replace(pg_get_indexdef(i.oid), ' ON ' || quote_ident(@schema) || '.', ' ON ')
+       replace(replace(pg_get_indexdef(i.oid), ' ON ONLY ', ' ON '), ' ON ' || quote_ident(@schema) || '.', ' ON ')
        || case when x.indisvalid and x.indisready then '' else ' INVALID' end
   from t
   join pg_index x on x.indrelid = t.oid
