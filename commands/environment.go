@@ -15,7 +15,7 @@ var noTwin = map[string]bool{
 	"help": true, "all": true, "yes": true, "id": true, "key": true, "status": true, "older-than": true,
 	"event-type": true, "exclude-event-type": true, "tenant": true, "aggregate": true,
 	"destination": true, "since": true, "until": true, "error-kind": true, "error-code": true,
-	"dry-run": true, "reason": true,
+	"include-delivered": true, "move-to": true, "canary": true, "dry-run": true, "reason": true,
 }
 
 // noTwinMark is the annotation of a flag that selects or consents and shares its name with one that

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -173,6 +174,15 @@ const (
 select id, coalesce(reason, ''), now()
   from judged`
 )
+
+// change returns one that is not composed yet. Who means pending events means those whose lease has
+// lapsed, too, and wants to hear of those in flight.
+func (s *Store) change(f Filter, before time.Time, args pgx.NamedArgs) *Change {
+	if slices.Contains(f.Statuses, Pending) {
+		f.Statuses = append(slices.Clone(f.Statuses), InProgress)
+	}
+	return &Change{store: s, filter: f, before: before, walks: walksFor(f), args: args}
+}
 
 // compose builds the statements of a change, from constants alone: reasons are branches of the
 // judgement, update is what is done to the rows of touched.

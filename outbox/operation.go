@@ -18,7 +18,6 @@ var ErrBusy = errors.New("busy")
 // the rest is as it was.
 var ErrGaveUp = errors.New("gave up")
 
-
 // ErrFinished means that an operation has come to its end already.
 var ErrFinished = errors.New("finished")
 

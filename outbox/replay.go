@@ -10,49 +10,67 @@ import (
 
 // Replay says which events are to be sent again.
 type Replay struct {
-	Filter Filter    // with statuses, all of them final
+	Filter Filter    // with statuses: final ones, and pending where MoveTo is set
 	Before time.Time // events that end from then on are not meant: no run takes an event twice
 	Rate   float64   // events that become due per second; 0 = all at once
+	MoveTo *string   // the destination they go to instead of theirs, of which the filter names one
 }
 
-// replayReasons are judged after those of every change.
-const replayReasons = `
+// replayReasons are judged after those of every change, and movedReason where keys might clash.
+const (
+	replayReasons = `
 	                 when f.redacted then 'redacted'
 	                 when exists (select
 	                                from busy b
 	                               where (b.destination, b.tenant_id, b.aggregate_type, b.aggregate_id)
 	                                   = (f.destination, f.tenant_id, f.aggregate_type, f.aggregate_id)) then 'in_flight'`
 
-// replaySQL makes an event as new: the key stays, and so do the attempts' history and the time when
-// it happened, which goes into its headers. next_attempt_at is null so that available_at decides.
+	movedReason = `
+	                 when exists (select
+	                                from {schema}.outbox k -- outbox_key
+	                               where k.idempotency_key = f.idempotency_key
+	                                 and k.destination = @move_to) then 'duplicate'`
+)
+
+// replaySQL makes an event that has ended as new: the key stays, and so do the attempts' history and
+// the time when it happened, which goes into its headers. next_attempt_at is null so that
+// available_at decides. An open event is moved as it is; what it waited for was the other destination.
 const replaySQL = `
 	update {schema}.outbox o
 	   set status = 'pending',
-	       attempts = 0,
-	       available_at = greatest(@due::timestamptz, now()) + t.place * @gap::bigint * interval '1 microsecond',
-	       next_attempt_at = null,
+	       destination = coalesce(@move_to::text, o.destination),
+	       attempts = case when o.finished_at is null then o.attempts else 0 end,
+	       available_at = case when o.finished_at is null then o.available_at else t.due end,
+	       next_attempt_at = case when o.finished_at is null and @gap::bigint > 0 and t.due > o.available_at then t.due end,
+	       lease = null,
+	       lease_until = null,
 	       finished_at = null,
 	       receipt = null,
-	       error = null,
-	       error_kind = null,
-	       error_code = null,
-	       headers = case when jsonb_typeof(o.headers) = 'object' and not o.headers ? 'occurred_at' and isfinite(o.created_at)
+	       error = case when o.finished_at is null then o.error end,
+	       error_kind = case when o.finished_at is null then o.error_kind end,
+	       error_code = case when o.finished_at is null then o.error_code end,
+	       headers = case when o.finished_at is not null and isfinite(o.created_at)
+	                       and jsonb_typeof(o.headers) = 'object' and not o.headers ? 'occurred_at'
 	                      then o.headers || jsonb_build_object('occurred_at',
 	                                          to_char(o.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
 	                      else o.headers end,
 	       origin = 'replay:' || @operation::bigint,
 	       updated_at = clock_timestamp()
-	  from touched t
+	  from (select id, greatest(@due::timestamptz, now()) + place * @gap::bigint * interval '1 microsecond' as due
+	          from touched) t
 	 where o.id = t.id`
 
 // Replay returns the change that puts events back to pending: with their key, and all their attempts
 // before them.
 func (s *Store) Replay(r Replay) *Change {
-	c := &Change{
-		store: s, filter: r.Filter, before: r.Before, walks: walksFor(r.Filter), rate: r.Rate,
-		args: pgx.NamedArgs{"action": "replay"},
+	c := s.change(r.Filter, r.Before, pgx.NamedArgs{"action": "replay", "move_to": r.MoveTo})
+	c.rate = r.Rate
+	reasons := replayReasons
+	if r.MoveTo != nil {
+		reasons += movedReason
+		c.args["action"] = "move"
 	}
-	c.compose(replayReasons, replaySQL)
+	c.compose(reasons, replaySQL)
 	return c
 }
 

@@ -3,6 +3,7 @@ package outbox
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -61,6 +62,23 @@ func (s *Store) dispatcherStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stat
 	}
 	st.Dispatchers, err = pgx.CollectRows(rows, pgx.RowToStructByPos[DispatcherStats])
 	return err
+}
+
+const servesSQL = `
+select exists (select
+                 from {schema}.outbox_workers
+                where seen_at > now() - @dead_after::bigint * interval '1 microsecond'
+                  and @destination = any (destinations))`
+
+// Serves reports whether a dispatcher that is alive delivers to the destination.
+func (s *Store) Serves(ctx context.Context, destination string) (served bool, err error) {
+	err = s.inTx(ctx, statsLimits, func(tx pgx.Tx) error {
+		return tx.QueryRow(ctx, s.sql(servesSQL), pgx.NamedArgs{"destination": destination, "dead_after": DeadAfter.Microseconds()}).Scan(&served)
+	})
+	if err != nil {
+		return false, fmt.Errorf("who serves %q: %w", destination, err)
+	}
+	return served, nil
 }
 
 const sharedSQL = `
