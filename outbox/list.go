@@ -39,10 +39,13 @@ select ` + rowColumns + `
  order by o.finished_at desc, o.id desc
  limit @limit`
 
-	// recentSQL looks at the newest rows alone: outbox_pkey, read backwards.
+	// recentSQL looks at the newest rows alone: outbox_pkey, read backwards. It names the columns, as a
+	// reader's role may not read all.
 	recentSQL = `
 select ` + rowColumns + `
-  from (select *
+  from (select id, source_id, idempotency_key, status, event_type, schema_version, aggregate_type, aggregate_id, tenant_id,
+               destination, attempts, created_at, available_at, next_attempt_at, last_attempt_at, finished_at, lease, lease_until,
+               receipt, error, error_kind, error_code, origin
           from {schema}.outbox
          where id < @before
          order by id desc
