@@ -102,6 +102,7 @@ func TestReadmeFlagsExist(t *testing.T) {
 		{"config", "show"},
 		{"dispatch"},
 		{"events", "list"},
+		{"events", "show"},
 		{"migrate"},
 		{"purge"},
 		{"replay"},
