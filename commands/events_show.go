@@ -211,8 +211,8 @@ func (a *app) shownContent(c outbox.Content, reveal bool) (headers, payload []by
 
 // mask hides what the configuration's paths name in a payload, or every value where there are none.
 func (a *app) mask(payload []byte) ([]byte, error) {
-	if rules := a.redaction(); !rules.Empty() {
-		return rules.Mask(payload)
+	if a.file != nil && !a.file.redact.Empty() {
+		return a.file.redact.Mask(payload)
 	}
 	return outbox.MaskAll(payload)
 }

@@ -116,10 +116,14 @@ func denied(err error) bool {
 	return ok && !connecting && pg.Code == insufficientPrivilege
 }
 
-// schemaFlag is what a command to run next needs to find the same schema, for a shell.
-func (a *app) schemaFlag() string {
-	if a.global.schema == "public" {
-		return ""
+// schemaFlag is what a command to run next needs to find the same schema, for a shell: the
+// configuration, too, where the environment does not name it.
+func (a *app) schemaFlag() (flags string) {
+	if a.global.config != "" && a.global.config != a.Getenv(twin("config")) {
+		flags = " --config " + shellWord(a.global.config)
 	}
-	return " --schema " + shellWord(a.global.schema)
+	if a.global.schema != "public" {
+		flags += " --schema " + shellWord(a.global.schema)
+	}
+	return flags
 }
