@@ -81,6 +81,9 @@ func (a *app) exitCode(stop context.Context, err error) int {
 		return exitError
 	}
 	f := a.classify(err)
+	if f.err != nil && a.judging() {
+		return a.unknown(f)
+	}
 	if f.err != nil {
 		fmt.Fprintf(a.Err, "outboxctl: %s\n", oneLine(a.inConfigFile(f).Error()))
 	}

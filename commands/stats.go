@@ -1,10 +1,10 @@
 package commands
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -16,13 +16,17 @@ import (
 
 // statsOptions are the flags of stats.
 type statsOptions struct {
-	since durationValue
-	top   int
+	since      durationValue
+	top        int
+	by         string
+	outputFile string
+	check      checkOptions
 }
 
 // How many names are listed when nobody says --top.
 const (
 	onScreen    = 5
+	inList      = 50
 	inDocuments = 1000
 )
 
@@ -37,36 +41,58 @@ answered, which dispatchers are alive, and what in the database is in the way. I
 changes nothing and is cheap enough for every second: it reads open events by index
 and takes rates from what dispatchers have summed up. More than 100,000 finished
 events are estimated, marked with ~, and so are more than 500,000 open ones.
+
+-o prometheus is for the textfile collector of the node exporter, with --output-file.
+-o csv lists the same numbers, or those of --by.
+
+With --check it judges, in one line with performance data for Nagios and its kin, and
+exits with 0 OK, 1 WARNING (beyond 80 % of a limit), 2 CRITICAL (beyond it) or 3
+UNKNOWN (it cannot judge: PostgreSQL is away, a flag is wrong). A limit may be off.
 ` + exitCodes,
 		Example: `  outboxctl stats
   outboxctl stats --since 1h
-  outboxctl stats -o json | jq .lag_seconds`,
+  outboxctl stats --by hour --since 1d
+  outboxctl stats --check --max-dead 0
+  outboxctl stats -o json | jq .lag_seconds
+  outboxctl stats -o prometheus --output-file /var/lib/node_exporter/outbox.prom`,
 		Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a) },
+		RunE: func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context(), a, cmd.Flags()) },
 	}
 	o.flags(cmd.Flags())
+	outputs(cmd, "csv", "prometheus")
 	return cmd
 }
 
 func (o *statsOptions) flags(fs *pflag.FlagSet) {
 	o.since = durationValue(15 * time.Minute)
-	fs.Var(&o.since, "since", "window for answers and the error share")
-	fs.IntVar(&o.top, "top", 0, "`number` of names in each list (default: 5, in documents 1000)")
+	fs.Var(&o.since, "since", "window for attempts, errors and answers")
+	fs.StringVar(&o.by, "by", "", "show only one list, by this `name`: "+oneOf(bys))
+	fs.IntVar(&o.top, "top", 0, "`number` of names in each list (default: 5, with --by 50, in documents 1000)")
+	fs.StringVar(&o.outputFile, "output-file", "", "write the results into this `file`, which is replaced at once")
+	o.check.flags(fs)
 }
 
-// check refuses what makes no sense.
-func (o *statsOptions) check() error {
+// validate refuses what makes no sense.
+func (o *statsOptions) validate(a *app, fs *pflag.FlagSet) error {
 	switch {
+	case o.by != "" && !slices.Contains(bys, o.by):
+		return usage(fmt.Errorf("--by %q: want %s", o.by, oneOf(bys)), "")
+	case o.by != "" && a.global.output == "prometheus":
+		return usage(errors.New("--by has no form for -o prometheus, which has its own lists"), "")
 	case o.since <= 0:
 		return usage(errors.New("--since must be longer than 0"), "")
-	case o.top < 0:
+	case o.top < 1 && fs.Changed("top"):
 		return usage(errors.New("--top must be 1 or more"), "")
+	case o.check.on && o.by != "":
+		return usage(errors.New("--check and --by exclude each other"), "")
+	case o.check.on && a.global.output != "table" && a.global.output != "json":
+		return usage(errors.New("--check answers with one line, or with -o json"), "")
 	}
 	return nil
 }
 
-func (o *statsOptions) run(ctx context.Context, a *app) error {
-	if err := o.check(); err != nil {
+func (o *statsOptions) run(ctx context.Context, a *app, fs *pflag.FlagSet) error {
+	if err := o.validate(a, fs); err != nil {
 		return err
 	}
 	db, err := a.open(ctx, reads)
@@ -74,28 +100,49 @@ func (o *statsOptions) run(ctx context.Context, a *app) error {
 		return err
 	}
 	defer db.Close()
-	return statsFailure(o.show(ctx, a, outbox.NewStore(db, a.global.schema)))
+	store := outbox.NewStore(db, a.global.schema)
+	return statsFailure(a.toFile(o.outputFile, func(a *app) error { return o.show(ctx, a, store) }))
 }
 
-// show prints the whole picture once.
+// show prints what is asked for, once.
 func (o *statsOptions) show(ctx context.Context, a *app, store *outbox.Store) error {
+	switch {
+	case o.check.on:
+		return o.check.run(ctx, a, store, o.look(a))
+	case o.by != "":
+		return o.showBy(ctx, a, store)
+	}
 	st, err := store.Stats(ctx, o.look(a))
 	if err != nil {
 		return err
 	}
-	if a.global.output == "json" {
+	switch a.global.output {
+	case "json":
 		return a.printJSON(newStatsDocument(st))
+	case "csv":
+		return a.printMetricsCSV(metrics(st))
+	case "prometheus":
+		_ = store.Mark(ctx, "prometheus", 0) // doctor asks for it
+		return a.printPrometheus(metrics(st))
 	}
 	return a.printStats(st)
 }
 
 // look asks for what is shown.
 func (o *statsOptions) look(a *app) outbox.Look {
-	top := onScreen
-	if a.global.output != "table" {
-		top = inDocuments
+	look := outbox.Look{Window: time.Duration(o.since), Top: o.top}
+	switch {
+	case a.global.output == "prometheus", a.global.output == "csv" && o.by == "":
+		look.Top = inMetrics
+	case o.top > 0:
+	case a.global.output != "table":
+		look.Top = inDocuments
+	case o.by != "":
+		look.Top = inList
+	default:
+		look.Top = onScreen
 	}
-	return outbox.Look{Window: time.Duration(o.since), Top: cmp.Or(o.top, top)}
+	return look
 }
 
 // statsFailure says what it means that stats, which never wait long, have had to.

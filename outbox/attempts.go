@@ -96,7 +96,7 @@ func sortAnswers(all []AnswerStats) {
 
 // lastSQL walks back from now, past minutes in which nothing was delivered.
 const lastSQL = `
-select coalesce((select extract(epoch from now() - minute)
+select coalesce((select greatest(extract(epoch from now() - minute), 0)
                    from {schema}.outbox_rollup -- outbox_rollup_pkey
                   where minute > now() - interval '1 day'
                     and outcome = 'delivered'

@@ -33,7 +33,8 @@ type Snapshot struct {
 
 const databaseSQL = `
 select pg_table_size(c.oid), pg_indexes_size(c.oid), coalesce(t.n_live_tup, 0), coalesce(t.n_dead_tup, 0),
-       coalesce(extract(epoch from now() - greatest(t.last_vacuum, t.last_autovacuum)), -1)::float8,
+       case when greatest(t.last_vacuum, t.last_autovacuum) is null then -1
+            else greatest(extract(epoch from now() - greatest(t.last_vacuum, t.last_autovacuum)), 0) end::float8,
        array(select i.relname::text
                from pg_index x
                join pg_class i on i.oid = x.indexrelid
@@ -47,7 +48,7 @@ select pg_table_size(c.oid), pg_indexes_size(c.oid), coalesce(t.n_live_tup, 0), 
 // snapshotSQL is about this database and what holds all of them back. A session's xmin is there for
 // everybody to see, its transaction's age and application are not.
 const snapshotSQL = `
-select holder, name, pid, state, coalesce(now() - since, interval '-1 second'), transactions
+select holder, name, pid, state, case when since is null then interval '-1 second' else greatest(now() - since, interval '0') end, transactions
   from (select 'session' as holder, coalesce(nullif(application_name, ''), backend_type, '') as name, pid, coalesce(state, '') as state,
                xact_start as since, age(backend_xmin)::bigint as transactions
           from pg_stat_activity

@@ -101,8 +101,8 @@ ranked as (
 	 group by grouping sets ((destination), (tenant_id), (event_type), ()))
 select kind, name, pending::bigint, in_progress::bigint, delivered::bigint, failed::bigint, dead_letter::bigint, discarded::bigint,
        due::bigint, lapsed::bigint, retrying::bigint, future::bigint, looked_at::bigint,
-       coalesce(extract(epoch from oldest_due), 0)::float8, coalesce(extract(epoch from oldest_lapsed), 0)::float8,
-       coalesce(extract(epoch from oldest_in_progress), 0)::float8, coalesce(extract(epoch from next_due), 0)::float8, of
+       greatest(extract(epoch from oldest_due), 0)::float8, greatest(extract(epoch from oldest_lapsed), 0)::float8,
+       greatest(extract(epoch from oldest_in_progress), 0)::float8, greatest(extract(epoch from next_due), 0)::float8, of
   from ranked
  where place <= case kind when @destinations then greatest(@top, 1000) else @top end
  order by kind, place`

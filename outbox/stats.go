@@ -2,7 +2,6 @@ package outbox
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -55,10 +54,7 @@ func share(part, whole int64) float64 {
 // finished rows it counts at most a hundred thousand. It changes nothing.
 func (s *Store) Stats(ctx context.Context, look Look) (*Stats, error) {
 	st := &Stats{Window: look.Window}
-	err := s.inTx(ctx, statsLimits, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, byIndexSQL); err != nil {
-			return err
-		}
+	err := s.look(ctx, "stats", func(tx pgx.Tx) error {
 		for _, part := range []func(context.Context, pgx.Tx, Look, *Stats) error{
 			s.depthStats, s.lagStats, s.rateStats, s.createdStats, s.lastStats, s.buriedStats,
 			s.dispatcherStats, s.sharedStats, s.attemptStats, s.databaseStats,
@@ -70,7 +66,7 @@ func (s *Store) Stats(ctx context.Context, look Look) (*Stats, error) {
 		return nil
 	})
 	if err != nil {
-		return nil, fmt.Errorf("stats: %w", err)
+		return nil, err
 	}
 	st.finish(look.Top)
 	return st, nil
