@@ -13,6 +13,12 @@ func (q *Queue) ExplainClaim(ctx context.Context, want Want) (string, error) {
 	return q.store.explain(ctx, inOrderSQL, sql, args)
 }
 
+// What makes causes of errors.
+var (
+	Fingerprint = fingerprint
+	Alike       = alike
+)
+
 // ExplainStats returns the plans of what Stats asks of a large table.
 func (s *Store) ExplainStats(ctx context.Context) (string, error) {
 	var plans []string
