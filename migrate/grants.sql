@@ -32,11 +32,13 @@ grant insert (tenant_id, aggregate_type, aggregate_id, event_type, schema_versio
    on :"schema".outbox to :"producer";
 grant execute on function :"schema".outbox_emit to :"producer";
 
--- A dispatcher reads events and changes their state: not what they say, to whom, or from when on. It
--- removes none.
+-- A dispatcher reads events and changes their state: not what they say or to whom. It removes none. It
+-- adds copies for other destinations, and one that is needed again starts anew.
 grant select,
-      update (status, attempts, next_attempt_at, lease, lease_until, last_attempt_at, finished_at, updated_at,
-              receipt, error, error_kind, error_code)
+      insert (source_id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, idempotency_key, destination,
+              headers, payload, payload_bytes, created_at, origin),
+      update (status, attempts, available_at, next_attempt_at, lease, lease_until, last_attempt_at, finished_at, updated_at,
+              receipt, error, error_kind, error_code, origin)
    on :"schema".outbox to :"dispatcher";
 grant select, insert on :"schema".outbox_attempts to :"dispatcher";
 grant select, insert, update (n, latency, age) on :"schema".outbox_rollup to :"dispatcher";

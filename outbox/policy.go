@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"time"
 	"unicode"
@@ -35,6 +36,10 @@ type Policy struct {
 	Jitter      float64        // share by which a delay varies, 0..1
 	MaxPayload  int            // bytes of a payload; a larger one is a dead letter, unsent; 0 = any
 	Roll        func() float64 // in [0, 1); nil = math/rand
+
+	Schedule  []time.Duration // instead of Backoff: the wait after each failed attempt, the last one for all further
+	Permanent []int           // codes of answers that make a dead letter, whatever the sink thinks of them
+	Retryable []int           // codes of answers to try again after, whatever the sink thinks of them
 }
 
 // DefaultPolicy is the ladder 2s, 4s, 8s … 5m with ±20 %, and ten attempts.
@@ -93,7 +98,7 @@ func (p Policy) Decide(ev *Event, r Receipt, err error) Outcome {
 		out.Status, out.Receipt, out.ErrorCode = Delivered, clean(r.Text), r.Code
 		return out
 	}
-	failure := diagnose(err)
+	failure := p.overrule(diagnose(err))
 	out.Error, out.ErrorKind, out.ErrorCode = clean(failure.Error()), clean(failure.Kind), failure.Code
 	switch {
 	case failure.Verdict == VerdictPostpone:
@@ -114,10 +119,10 @@ func (p Policy) delay(attempt int, e *DeliveryError) time.Duration {
 	if p.Roll != nil {
 		roll = p.Roll
 	}
-	backoff := p.Backoff.Delay(attempt)
+	backoff := p.backoff(attempt)
 	switch {
 	case e.Verdict == VerdictSlow:
-		backoff = p.Backoff.Cap
+		backoff = p.longest(attempt)
 	case e.Verdict == VerdictBrief && attempt <= briefAttempts:
 		backoff = min(backoff, briefDelay)
 	}
@@ -127,6 +132,36 @@ func (p Policy) delay(attempt int, e *DeliveryError) time.Duration {
 		return wait
 	}
 	return min(plus(asked, float64(backoff)*p.Jitter*roll()), maxRetryAfter)
+}
+
+// backoff is the wait after a failed attempt, by the schedule or else by doubling.
+func (p Policy) backoff(attempt int) time.Duration {
+	if n := len(p.Schedule); n > 0 {
+		return p.Schedule[min(max(attempt, 1), n)-1]
+	}
+	return p.Backoff.Delay(attempt)
+}
+
+// longest is the wait for what has to be mended by hand: the cap, as far as a schedule ever waits
+// that long, and never less than the schedule says.
+func (p Policy) longest(attempt int) time.Duration {
+	if len(p.Schedule) == 0 {
+		return p.Backoff.Cap
+	}
+	return max(p.backoff(attempt), min(p.Backoff.Cap, slices.Max(p.Schedule)))
+}
+
+// overrule puts the destination's own list of codes above the sink's verdict. Nothing was sent when
+// that is a postponement.
+func (p Policy) overrule(e *DeliveryError) *DeliveryError {
+	switch {
+	case e.Code == 0 || e.Verdict == VerdictPostpone:
+	case slices.Contains(p.Permanent, e.Code):
+		e.Verdict = VerdictPermanent
+	case slices.Contains(p.Retryable, e.Code):
+		e.Verdict = VerdictRetry
+	}
+	return e
 }
 
 // diagnose finds the sink's verdict in err, or makes a plain retry of it.

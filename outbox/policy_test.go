@@ -221,3 +221,54 @@ func TestVerdictsKeepTheirCause(t *testing.T) {
 		}
 	}
 }
+
+func TestDecideBySchedule(t *testing.T) {
+	t.Parallel()
+	p := plain()
+	p.Schedule = []time.Duration{5 * time.Second, 5 * time.Minute, 2 * time.Hour}
+	oops := errors.New("oops")
+	for _, tt := range []struct {
+		attempt int
+		err     error
+		want    time.Duration
+	}{
+		{1, oops, 5 * time.Second},
+		{2, oops, 5 * time.Minute},
+		{3, oops, 2 * time.Hour},
+		{4, oops, 2 * time.Hour}, // the last one stays
+		{1, outbox.Slow(oops), 5 * time.Minute},
+		{3, outbox.Slow(oops), 2 * time.Hour},
+		{1, outbox.RetryAfter(oops, time.Minute), time.Minute},
+	} {
+		if got := p.Decide(&outbox.Event{Attempts: tt.attempt}, outbox.Receipt{}, tt.err).Delay; got != tt.want {
+			t.Errorf("after attempt %d and %v: %s, want %s", tt.attempt, tt.err, got, tt.want)
+		}
+	}
+	p.Schedule = []time.Duration{time.Second}
+	if got := p.Decide(&outbox.Event{Attempts: 1}, outbox.Receipt{}, outbox.Slow(oops)).Delay; got != time.Second {
+		t.Errorf("slow, with a schedule of 1s: %s, want the longest wait that the schedule knows", got)
+	}
+}
+
+func TestDecideByTheDestinationsOwnCodes(t *testing.T) {
+	t.Parallel()
+	p := plain()
+	p.Permanent, p.Retryable = []int{404, 503}, []int{422, 401}
+	for _, tt := range []struct {
+		verdict outbox.Verdict
+		code    int
+		want    string
+	}{
+		{outbox.VerdictSlow, 404, "dead_letter 0s [http 404] oops"},
+		{outbox.VerdictRetry, 503, "dead_letter 0s [http 503] oops"},
+		{outbox.VerdictPermanent, 422, "pending 2s [http 422] oops"},
+		{outbox.VerdictSlow, 401, "pending 2s [http 401] oops"},
+		{outbox.VerdictPermanent, 400, "dead_letter 0s [http 400] oops"},
+		{outbox.VerdictPostpone, 503, "pending 0s refund [http 503] oops"},
+	} {
+		err := &outbox.DeliveryError{Verdict: tt.verdict, Kind: "http", Code: tt.code, Err: errors.New("oops")}
+		if got := decided(p.Decide(&outbox.Event{Attempts: 1}, outbox.Receipt{}, err)); got != tt.want {
+			t.Errorf("%d: %s, want %s", tt.code, got, tt.want)
+		}
+	}
+}

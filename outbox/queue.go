@@ -29,6 +29,7 @@ type QueueOptions struct {
 	MaxAttempts  int           // beyond it, a claim looks up how many attempts shutdowns cut off
 	PollInterval time.Duration // a walk from the very start happens at least this often
 	Only         Selection
+	DeadLetter   string // the destination that gets a copy of what fails or is a dead letter; "" = none
 }
 
 // Queue is one destination's side of the lease protocol: it claims due events and settles what
@@ -57,7 +58,7 @@ func (s *Store) Queue(o QueueOptions) *Queue {
 	q := &Queue{store: s, o: o, slot: int16(mathrand.N(1 << 15)), walk: walk{every: o.PollInterval}, doubtful: map[claimKey]bool{}}
 	q.fullSQL = s.sql(q.o.Only.narrow(claimFullSQL))
 	q.markSQL = s.sql(q.o.Only.narrow(claimMarkedSQL))
-	q.settle, q.okSQL = s.sql(settleSQL), s.sql(wentThroughSQL)
+	q.settle, q.okSQL = s.sql(settleStatement(o)), s.sql(wentThroughSQL)
 	q.bodySQL = s.sql(payloadSQL)
 	q.freeSQL, q.heldSQL = s.sql(freeSQL), s.sql(heldSQL)
 	return q
@@ -144,7 +145,7 @@ func (q *Queue) roundTrip(ctx context.Context, outs []Outcome, want Want) (Excha
 	batch.Queue(beginSQL)
 	batch.Queue(localSQL, queueLimits.args()...)
 	if len(outs) > 0 {
-		batch.Queue(q.settle, settleArgs(outs, q.slot)).Query(func(rows pgx.Rows) (err error) {
+		batch.Queue(q.settle, settleArgs(outs, q.slot, q.o.DeadLetter)).Query(func(rows pgx.Rows) (err error) {
 			settled, err = keySet(rows)
 			return err
 		})

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -60,10 +61,40 @@ rolled as (
 	        offset 0) g -- so that few groups are sorted, not many rows
 	 order by destination, event_type, status, error_kind, error_code, attempt
 	on conflict (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt)
-	do update set n = r.n + excluded.n, latency = r.latency + excluded.latency, age = r.age + excluded.age)
+	do update set n = r.n + excluded.n, latency = r.latency + excluded.latency, age = r.age + excluded.age)/*copies*/
 select id, lease from done`
 
-func settleArgs(outs []Outcome, slot int16) pgx.NamedArgs {
+// deadLetterSQL is the part of a settle that gives a copy of what has died to another destination,
+// in the order of the originals. A copy that is there already starts anew, unless a worker has it. It
+// is found by outbox_key.
+const deadLetterSQL = `,
+copied as (
+	insert into {schema}.outbox as c
+	       (source_id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, idempotency_key,
+	        destination, headers, payload, payload_bytes, created_at, origin)
+	select coalesce(o.source_id, o.id), o.tenant_id, o.aggregate_type, o.aggregate_id, o.event_type, o.schema_version, o.idempotency_key,
+	       @dead_letter, o.headers, o.payload, o.payload_bytes, o.created_at, 'dead_letter:' || o.destination
+	  from done
+	  join {schema}.outbox o on o.id = done.id
+	 where done.status in ('failed', 'dead_letter')
+	 order by o.id
+	on conflict (idempotency_key, destination)
+	do update set status = 'pending', attempts = 0, available_at = now(), next_attempt_at = null, finished_at = null,
+	              lease = null, lease_until = null, receipt = null, error = null, error_kind = null, error_code = null,
+	              origin = excluded.origin, updated_at = clock_timestamp()
+	 where c.lease is null
+	    or c.lease_until < clock_timestamp())`
+
+// settleStatement is the settle of a queue, without what the queue does not need.
+func settleStatement(o QueueOptions) string {
+	copies := ""
+	if o.DeadLetter != "" {
+		copies = deadLetterSQL
+	}
+	return strings.Replace(settleSQL, "/*copies*/", copies, 1)
+}
+
+func settleArgs(outs []Outcome, slot int16, deadLetter string) pgx.NamedArgs {
 	n := len(outs)
 	ids, delays, latencies := make([]int64, n), make([]int64, n), make([]int64, n)
 	refunds, codes := make([]int32, n), make([]int32, n)
@@ -80,7 +111,7 @@ func settleArgs(outs []Outcome, slot int16) pgx.NamedArgs {
 	return pgx.NamedArgs{
 		"ids": ids, "leases": leases, "statuses": statuses, "delays": delays, "refunds": refunds,
 		"receipts": receipts, "errors": texts, "kinds": kinds, "codes": codes, "latencies": latencies,
-		"slot": slot,
+		"slot": slot, "dead_letter": deadLetter,
 	}
 }
 
@@ -100,7 +131,7 @@ func (q *Queue) settleFree(ctx context.Context, outs []Outcome) (Exchanged, erro
 		if sorted, err = q.sortOut(ctx, tx, outs); err != nil || len(sorted.free) == 0 {
 			return err
 		}
-		_, err = tx.Exec(ctx, q.settle, settleArgs(sorted.free, q.slot))
+		_, err = tx.Exec(ctx, q.settle, settleArgs(sorted.free, q.slot, q.o.DeadLetter))
 		return err
 	})
 	switch {
