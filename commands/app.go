@@ -114,6 +114,7 @@ DB_URL, the file, or libpq's PG* variables, in this order.`,
 	})
 	a.global.flags(root.PersistentFlags())
 	root.AddCommand(
+		newBackfill(a),
 		newMigrate(a),
 		newDispatch(a),
 		newStats(a),

@@ -54,9 +54,15 @@ type operation struct {
 	noun string // failed event; of what is counted
 	what string // which ones: the filter in words
 
-	spec outbox.Operation
-	step func(*outbox.Run) outbox.Step
-	pace outbox.Pace
+	spec  outbox.Operation
+	steps int64 // of the bar; operate sets it
+	step  func(*outbox.Run) outbox.Step
+	pace  outbox.Pace
+	// begin returns the run of an operation that is resumed; nil begins a new one. before is what it
+	// had done until then.
+	begin  func(ctx context.Context) (*outbox.Run, error)
+	before outbox.Progress
+	again  string // what goes on with the rest of one that was stopped; "" = the same command again
 	// drive makes the steps where there is more to it than one after the other; nil drains.
 	drive func(ctx context.Context, run *outbox.Run, seen func(n int), say func(line string)) error
 
@@ -91,7 +97,7 @@ func (a *app) operate(ctx context.Context, store *outbox.Store, op operation) er
 	if err := a.confirm(ctx, fmt.Sprintf("%s %s?", op.verb, counted(planned.Done, op.noun))); err != nil {
 		return err
 	}
-	op.spec.Planned = planned.Done
+	op.spec.Planned, op.steps = planned.Done, planned.Matched()
 	return a.runOperation(ctx, store, op)
 }
 
@@ -121,19 +127,22 @@ func (a *app) planOperation(ctx context.Context, store *outbox.Store, op operati
 // runOperation does the work. The first signal and --max-duration end it between two steps; what is
 // done then stays done, and the same command again goes on with the rest.
 func (a *app) runOperation(ctx context.Context, store *outbox.Store, op operation) error {
-	if op.maxDuration > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(op.maxDuration), errMaxDuration)
-		defer cancel()
-	}
 	op.spec.Command, op.spec.Reason = op.verb, op.reason
 	op.spec.Who, op.spec.Host, op.spec.PID = operator(a.Getenv), hostName(), os.Getpid()
-	run, err := store.Begin(ctx, op.spec)
+	if op.begin == nil {
+		op.begin = func(ctx context.Context) (*outbox.Run, error) { return store.Begin(ctx, op.spec) }
+	}
+	run, err := op.begin(ctx)
 	if errors.Is(err, outbox.ErrBusy) {
 		return &failure{exitAttention, err, "wait for its end, or, if it died, " + outbox.DeadAfter.String() + " for its heartbeat to stop"}
 	}
 	if err != nil {
 		return err
+	}
+	if op.maxDuration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, time.Duration(op.maxDuration), errMaxDuration)
+		defer cancel()
 	}
 	began := time.Now()
 	err = a.drain(ctx, run, op)
@@ -155,9 +164,9 @@ func (a *app) drain(ctx context.Context, run *outbox.Run, op operation) error {
 	beside.Go(func() { run.Live(life) })
 
 	bar := a.newProgress(true)
-	bar.begin(op.verb, op.noun+"s", op.spec.Planned)
+	bar.begin(op.verb, op.noun+"s", op.steps)
 	defer bar.end()
-	seen := func(int) { bar.set(run.Progress.Matched()) }
+	seen := func(int) { bar.set(run.Progress.Matched() - op.before.Matched()) }
 	if op.drive != nil {
 		return op.drive(ctx, run, seen, func(line string) { fmt.Fprintln(bar, op.verb+": "+line) })
 	}
@@ -167,7 +176,7 @@ func (a *app) drain(ctx context.Context, run *outbox.Run, op operation) error {
 // operationVerdict is the exit code: 3 when something was skipped or is left.
 func operationVerdict(op operation, run *outbox.Run, err error) error {
 	if stoppedEarly(err) {
-		return &failure{exitAttention, fmt.Errorf("%s stopped: %s", op.verb, endWords(err)), "the same command again goes on with the rest"}
+		return &failure{exitAttention, fmt.Errorf("%s stopped: %s", op.verb, endWords(err)), cmp.Or(op.again, "the same command again") + " goes on with the rest"}
 	}
 	if errors.Is(err, outbox.ErrGaveUp) {
 		return &failure{exitAttention, fmt.Errorf("%s stopped by itself: %w", op.verb, err), "the rest is as it was: the same command again goes on with it"}
@@ -227,7 +236,7 @@ func (a *app) printOperation(op operation, run *outbox.Run, took time.Duration) 
 	case run.ID == 0:
 		words = "nothing to do"
 	default:
-		words += fmt.Sprintf(" in %s (%s/s), operation %d", age(took), perSecond(p.Done, took), run.ID)
+		words += fmt.Sprintf(" in %s (%s/s), operation %d", age(took), perSecond(p.Done-op.before.Done, took), run.ID)
 	}
 	words += skippedWords(p.Skipped, "; skipped: ")
 	_, err := fmt.Fprintln(a.Out, words)

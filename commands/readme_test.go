@@ -99,6 +99,7 @@ func TestReadmeFlagsExist(t *testing.T) {
 	t.Parallel()
 	known := map[string]bool{}
 	for _, args := range [][]string{
+		{"backfill"},
 		{"config", "show"},
 		{"dispatch"},
 		{"events", "list"},

@@ -45,6 +45,11 @@ func orderCreated() outbox.BackfillSpec {
 // backfill runs one to its end, in batches of 100.
 func backfill(t testing.TB, db *pgxpool.Pool, spec outbox.BackfillSpec) outbox.Progress {
 	t.Helper()
+	return backfillBy(t, db, spec, 100)
+}
+
+func backfillBy(t testing.TB, db *pgxpool.Pool, spec outbox.BackfillSpec, batch int) outbox.Progress {
+	t.Helper()
 	ctx := context.Background()
 	store := outbox.NewStore(db, "public")
 	b := newBackfill(t, store, spec)
@@ -55,7 +60,7 @@ func backfill(t testing.TB, db *pgxpool.Pool, spec outbox.BackfillSpec) outbox.P
 	if err := b.Gather(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := outbox.Drain(ctx, b.Step(run, 0), outbox.Pace{Batch: 100}, nil); err != nil {
+	if err := outbox.Drain(ctx, b.Step(run, 0), outbox.Pace{Batch: batch}, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := run.End(ctx, ""); err != nil {
