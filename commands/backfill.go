@@ -346,6 +346,7 @@ func (o *backfillOptions) operate(ctx context.Context, a *app, store *outbox.Sto
 	if past != nil {
 		op.begin = func(ctx context.Context) (*outbox.Run, error) { return store.Resume(ctx, past.ID) }
 		op.before = past.Progress
+		op.idle = func(outbox.Progress) bool { return false } // it has an end to come to
 	}
 	if name := o.name + o.resume; name != "" {
 		op.again = "--resume " + shellWord(name) + " in the place of --name"

@@ -163,6 +163,31 @@ values ('order', '42', 'order.created', gen_random_uuid(), '{"n": 1}', 'pending'
 	}
 }
 
+// An operator fills a gap from what the role may read.
+func TestOperatorRoleBackfills(t *testing.T) {
+	t.Parallel()
+	r := newRoles(t)
+	execute(t, r.db, ordersSQL)
+	execute(t, r.db, `insert into orders select i, 'c', 1, 'EUR', 'new', now() from generate_series(1, 5) i`)
+	args := backfillOrders("--all", "--name", "gap")
+	code, _, words := r.run(t, "operator", args...)
+	if code != 4 || !strings.Contains(words, `permission denied for "public"."orders"`) || !strings.Contains(words, `grant select on "public"."orders" to `) {
+		t.Errorf("without a grant: exit code %d: %s", code, words)
+	}
+	role := r.connect(t, "operator").Config().User
+	execute(t, r.db, `grant select on orders to `+role)
+	if code, out, words := r.run(t, "operator", args...); code != 0 || !strings.HasPrefix(out, "backfilled 5 events ") {
+		t.Errorf("with one: exit code %d: %s%s", code, out, words)
+	}
+	execute(t, r.db, r.in(`update {schema}.outbox_operations set ended_at = null`))
+	if code, out, words := r.run(t, "operator", backfillOrders("--resume", "gap")...); code != 0 || !strings.HasPrefix(out, "backfilled 5 events ") {
+		t.Errorf("again: exit code %d: %s%s", code, out, words)
+	}
+	if code, _, _ := r.run(t, "reader", backfillOrders("--all", "--dry-run")...); code != 4 {
+		t.Errorf("as reader: exit code %d, want 4", code)
+	}
+}
+
 func appendSQL(ctx context.Context, url string, appender outbox.Appender, ev outbox.Event) error {
 	config, err := pgx.ParseConfig(url)
 	if err != nil {
