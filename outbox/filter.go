@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -47,8 +48,8 @@ func (f Filter) parts() []filterPart {
 	}
 	return []filterPart{
 		{len(f.IDs) > 0, "f_ids", f.IDs, "\n   and o.id = any (@f_ids::bigint[])"},
-		{len(f.Keys) > 0, "f_keys", f.Keys, "\n   and o.idempotency_key = any (@f_keys::uuid[])"},
-		{len(f.Statuses) > 0, "f_statuses", f.Statuses, "\n   and o.status = any (@f_statuses::text[])"},
+		{len(f.Keys) > 0, "f_keys", texts(f.Keys), "\n   and o.idempotency_key = any (@f_keys::text[]::uuid[])"},
+		{len(f.Statuses) > 0, "f_statuses", texts(f.Statuses), "\n   and o.status = any (@f_statuses::text[])"},
 		{len(f.EventTypes) > 0, "f_types", likePatterns(f.EventTypes), "\n   and o.event_type like any (@f_types::text[])"},
 		{len(f.Tenants) > 0, "f_tenants", f.Tenants, "\n   and o.tenant_id = any (@f_tenants::text[])"},
 		{len(f.Destinations) > 0, "f_destinations", f.Destinations, "\n   and o.destination = any (@f_destinations::text[])"},
@@ -61,6 +62,15 @@ func (f Filter) parts() []filterPart {
 		{len(f.ErrorKinds) > 0, "f_kinds", f.ErrorKinds, "\n   and o.error_kind = any (@f_kinds::text[])"},
 		{len(f.ErrorCodes) > 0, "f_codes", f.ErrorCodes, "\n   and o.error_code = any (@f_codes::int[])"},
 	}
+}
+
+// texts prints values: behind a pooler, where no statement is prepared, texts are sure to be taken.
+func texts[T any](values []T) []string {
+	all := make([]string, len(values))
+	for i, v := range values {
+		all[i] = fmt.Sprint(v)
+	}
+	return all
 }
 
 // Empty reports whether f selects every event.

@@ -113,6 +113,9 @@ returning id`
 // another one is at work, which is one whose heartbeat is younger than [DeadAfter].
 func (s *Store) Begin(ctx context.Context, op Operation) (*Run, error) {
 	run := &Run{store: s}
+	if op.Filter == nil {
+		op.Filter = Filter{}
+	}
 	filter, err := json.Marshal(op.Filter)
 	if err != nil {
 		return nil, fmt.Errorf("begin %s: %w", op.Command, err)
