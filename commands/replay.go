@@ -159,7 +159,7 @@ func (o *replayOptions) inWaves(replay *outbox.Change) func(context.Context, *ou
 			Tell: func(w outbox.Wave) { say(waveWords(w)) },
 		}, outbox.Pace{Batch: o.batchSize}, seen)
 		if stopped, ok := errors.AsType[*outbox.CanaryError](err); ok {
-			stopped.Unserved = destinationNames(stopped.Unserved)
+			stopped.Unserved, stopped.Paused = destinationNames(stopped.Unserved), destinationNames(stopped.Paused)
 		}
 		return err
 	}
@@ -176,6 +176,8 @@ func waveWords(w outbox.Wave) string {
 		}
 	case len(w.Unserved) > 0:
 		words += fmt.Sprintf("%s, but no dispatcher is alive for %s", counted(int64(w.Events), "event"), strings.Join(destinationNames(w.Unserved), ", "))
+	case len(w.Paused) > 0:
+		words += fmt.Sprintf("%s, but paused: %s", counted(int64(w.Events), "event"), strings.Join(destinationNames(w.Paused), ", "))
 	default:
 		words += counted(int64(w.Events), "event") + ", waiting for the outcome"
 	}

@@ -26,6 +26,7 @@ type Wave struct {
 	Ended     int      // failed, dead letters, discarded
 	Open      int      // neither
 	Unserved  []string // destinations of open events for which no dispatcher is alive
+	Paused    []string // destinations of open events that are paused, for some tenant at least
 	Over      bool     // its outcome is known, or was waited for long enough
 }
 
@@ -48,6 +49,9 @@ func (e *CanaryError) Error() string {
 	}
 	if len(e.Unserved) > 0 {
 		why = append(why, "nobody delivers to "+strings.Join(e.Unserved, ", "))
+	}
+	if len(e.Paused) > 0 {
+		why = append(why, "paused: "+strings.Join(e.Paused, ", "))
 	}
 	return fmt.Sprintf("wave %d of %d: %d of %d delivered, at least %.4g %% must be: %s",
 		e.N, e.Of, e.Delivered, e.Events, 100*e.MinSuccess, strings.Join(why, "; "))
@@ -142,7 +146,7 @@ func (c Canary) tell(w Wave) {
 // waveSQL also says for how long the last open event is not due yet.
 const waveSQL = `
 with wave as materialized (
-	select status, finished_at, destination, available_at
+	select status, finished_at, destination, tenant_id, available_at
 	  from {schema}.outbox -- outbox_pkey
 	 where id = any (@ids::bigint[]))
 select count(*),
@@ -157,6 +161,19 @@ select count(*),
                                    from {schema}.outbox_workers w
                                   where w.seen_at > now() - @dead_after::bigint * interval '1 microsecond'
                                     and o.destination = any (w.destinations))
+               order by o.destination),
+       array (select distinct o.destination
+                from wave o
+               where o.finished_at is null
+                 and (exists (select
+                                from {schema}.outbox_destinations d
+                               where d.destination = o.destination
+                                 and d.paused_until > now())
+                   or exists (select
+                                from {schema}.outbox_tenant_pauses p
+                               where p.destination = o.destination
+                                 and p.tenant_id = o.tenant_id
+                                 and p.paused_until > now()))
                order by o.destination)
   from wave`
 
@@ -167,7 +184,7 @@ func (c *Change) look(ctx context.Context, sent []int64, w *Wave) (spread time.D
 		var seconds float64
 		err := c.store.inTx(ctx, statsLimits, func(tx pgx.Tx) error {
 			return tx.QueryRow(ctx, c.store.sql(waveSQL), pgx.NamedArgs{"ids": sent, "dead_after": DeadAfter.Microseconds()}).
-				Scan(&w.Events, &w.Delivered, &w.Ended, &w.Open, &seconds, &w.Unserved)
+				Scan(&w.Events, &w.Delivered, &w.Ended, &w.Open, &seconds, &w.Unserved, &w.Paused)
 		})
 		spread = time.Duration(max(seconds, 0) * float64(time.Second))
 		return 1, err

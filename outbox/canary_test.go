@@ -93,10 +93,11 @@ func TestCanaryTakesNoRetryForASuccess(t *testing.T) {
 		if !w.Over {
 			first = w
 			exec(t, db, `update outbox set attempts = 3, error_kind = 'http' where finished_at is null`)
+			exec(t, db, `insert into outbox_tenant_pauses (destination, tenant_id, paused_until) values ('', '', 'infinity'), ('x', '', 'infinity')`)
 		}
 	}}
 	err = store.Replay(failed(t, db)).InWaves(context.Background(), run, canary, outbox.Pace{}, nil)
-	if got, want := fmt.Sprint(err), "wave 1 of 1: 0 of 2 delivered, at least 50 % must be: 2 without an outcome after 300ms"; got != want {
+	if got, want := fmt.Sprint(err), "wave 1 of 1: 0 of 2 delivered, at least 50 % must be: 2 without an outcome after 300ms; paused: "; got != want {
 		t.Errorf("InWaves() = %q, want %q", got, want)
 	}
 	if len(first.Unserved) > 0 {

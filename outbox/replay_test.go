@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxctl/outboxctl/outbox"
@@ -363,5 +364,41 @@ func TestReplayReadsByIndex(t *testing.T) {
 		if !strings.Contains(plans[0], tt.index) || slices.ContainsFunc(plans, func(plan string) bool { return strings.Contains(plan, "Seq Scan on outbox ") }) {
 			t.Errorf("want %s and no scan of the table:\n%s", tt.index, strings.Join(plans, "\n\n"))
 		}
+	}
+}
+
+// Behind a pooler no statement is prepared, and values say themselves what they are.
+func TestChangesWorkThroughAPooler(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	bury(t, db, 12)
+	config := db.Config()
+	config.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeExec
+	pooled, err := pgxpool.NewWithConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer pooled.Close()
+	key := query[uuid.UUID](t, db, `select idempotency_key from outbox where id = 2`)
+	to := "new"
+	all := outbox.Filter{
+		Statuses: []outbox.Status{outbox.Failed, outbox.Pending}, EventTypes: []string{"order.*"}, Tenants: []string{""}, Destinations: []string{""},
+		Aggregates: []outbox.Aggregate{{Type: "order", ID: "2"}, {Type: "order", ID: "3"}}, Since: time.Now().Add(-2 * time.Hour), Until: time.Now(),
+		ErrorKinds: []string{"http"}, ErrorCodes: []int{503},
+	}
+	named := all
+	named.Keys, named.IDs = []uuid.UUID{key}, []int64{1, 2}
+	for _, f := range []outbox.Filter{named, all} {
+		r := outbox.Replay{Filter: f, Before: time.Now().Add(time.Minute), Rate: 10, MoveTo: &to}
+		if got := tallied(replay(t, pooled, r, 5)); got.Done != 1 {
+			t.Errorf("replayed %+v, want one event", got)
+		}
+	}
+	change := outbox.NewStore(pooled, "public").Discard(discardOf(outbox.Pending, outbox.Failed))
+	if got := tallied(operate(t, pooled, "discard", change, 5)); got.Done != 12 {
+		t.Errorf("discarded %+v, want 12", got)
+	}
+	if _, err := change.Overtaken(t.Context()); err != nil {
+		t.Error(err)
 	}
 }

@@ -203,3 +203,23 @@ func lockDescending(t *testing.T, db *pgxpool.Pool) {
 		t.Errorf("the locking session: %v", err)
 	}
 }
+
+// TestOperatorsReplayAndDiscardAndDispatchersDoNot has each do it with the rights of its role alone.
+func TestOperatorsReplayAndDiscardAndDispatchersDoNot(t *testing.T) {
+	t.Parallel()
+	r := newRoles(t)
+	execute(t, r.db, r.in(`insert into {schema}.outbox (aggregate_type, aggregate_id, event_type, payload, status, finished_at, error_kind)
+		select 'order', i::text, 'order.created', '{}', 'failed', now(), 'http' from generate_series(1, 4) i`))
+	for _, role := range []string{"producer", "dispatcher", "reader"} {
+		for _, command := range []string{"replay --all --yes", "events discard --all --reason x --yes"} {
+			if code, _, words := r.run(t, role, strings.Fields(command)...); code != 4 || !refused(words) {
+				t.Errorf("%s as %s = %d, want 4 and a line: %s", command, role, code, words)
+			}
+		}
+	}
+	for _, command := range []string{"replay --aggregate order:1 --yes", "replay --destination default --move-to new --aggregate order:2 --yes", "events discard --all --reason x --yes"} {
+		if code, out, words := r.run(t, "operator", strings.Fields(command)...); code != 0 {
+			t.Errorf("%s = %d: %s%s", command, code, out, words)
+		}
+	}
+}
