@@ -13,6 +13,7 @@ import (
 type History struct {
 	Attempts time.Time // outbox_attempts, but for those of events that are open, failed or dead letters
 	Rollup   time.Time // outbox_rollup and outbox_samples
+	Record   time.Time // outbox_operations and outbox_audit; 90 days of them stay in any case
 }
 
 // purgeHistory lists the parts of a purge that remove it.
@@ -24,6 +25,9 @@ func (s *Store) purgeHistory(rehearsal bool, h History) (parts []purgePart) {
 		parts = append(parts,
 			s.purgeCounts(rehearsal, "rollup", purgeRollupSQL, countRollupSQL, h.Rollup),
 			s.purgeCounts(rehearsal, "samples", purgeSamplesSQL, countSamplesSQL, h.Rollup))
+	}
+	if !h.Record.IsZero() {
+		parts = append(parts, s.forget(rehearsal, h.Record))
 	}
 	return parts
 }
@@ -165,5 +169,38 @@ func (s *Store) purgeCounts(rehearsal bool, table, purge, count string, before t
 			return 0, nil
 		}
 		return int(n), nil
+	}
+}
+
+// The record is written by operators and removed by the schema's owner alone, through a function that
+// keeps the last 90 days of it.
+const (
+	forgetSQL = `
+select operations, audit
+  from {schema}.outbox_forget(@before::timestamptz, @limit::int)`
+
+	countRecordSQL = `
+select (select count(*) from {schema}.outbox_operations where heartbeat_at < @before::timestamptz),
+       (select count(*) from {schema}.outbox_audit where at < @before::timestamptz)`
+)
+
+// forget removes the old end of the record of operations.
+func (s *Store) forget(rehearsal bool, before time.Time) purgePart {
+	sql := s.sql(forgetSQL)
+	if rehearsal {
+		sql = s.sql(countRecordSQL)
+	}
+	return func(ctx context.Context, tx pgx.Tx, _ *Progress, c *purgeCursor, limit int) (int, error) {
+		var operations, audit int64
+		err := tx.QueryRow(ctx, sql, pgx.NamedArgs{"before": before, "limit": limit}).Scan(&operations, &audit)
+		if err != nil {
+			return 0, fmt.Errorf("purge the record of operations: %w", err)
+		}
+		c.count("operations", operations)
+		c.count("audit", audit)
+		if rehearsal {
+			return 0, nil
+		}
+		return int(operations + audit), nil
 	}
 }

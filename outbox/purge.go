@@ -13,6 +13,7 @@ import (
 // Purge says which finished events go, and what goes with them. Open events never do.
 type Purge struct {
 	Filter  Filter // with FinishedBefore; no statuses = the delivered ones
+	Archive bool   // they are kept, in outbox_archive
 	History History
 }
 
@@ -45,7 +46,7 @@ func (s *Store) Purge(run *Run, what Purge) Step {
 	if len(what.Filter.Statuses) == 0 {
 		what.Filter.Statuses = []Status{Delivered}
 	}
-	parts := append([]purgePart{s.purgeEvents(run.Rehearsal(), what.Filter)}, s.purgeHistory(run.Rehearsal(), what.History)...)
+	parts := append([]purgePart{s.purgeEvents(run.Rehearsal(), what.Filter, what.Archive)}, s.purgeHistory(run.Rehearsal(), what.History)...)
 	return func(ctx context.Context, limit int) (int, error) {
 		return run.step(ctx, func(tx pgx.Tx, p *Progress) (n int, err error) {
 			var c purgeCursor
@@ -86,12 +87,14 @@ with page as materialized (
 	   and (o.finished_at, o.id) > (@at::timestamptz, @id::bigint)
 	 order by o.finished_at, o.id
 	 limit @limit),
-gone as (/*gone*/)
-select p.*, g.n, coalesce(l.finished_at, @at), coalesce(l.id, @id)
+gone as (/*gone*/),
+kept as (/*kept*/)
+select p.*, g.n, k.n, coalesce(l.finished_at, @at), coalesce(l.id, @id)
   from (select count(*), count(*) filter (where wanted), coalesce(sum(size) filter (where wanted), 0)::bigint,
                min(finished_at) filter (where wanted), max(finished_at) filter (where wanted)
           from page) p
  cross join (select count(*) as n from gone) g
+ cross join (select count(*) as n from kept) k
   left join (select finished_at, id from page order by finished_at desc, id desc limit 1) l on true`
 
 	// What did not arrive is little beside what did, and has an index of its own; the few that are
@@ -112,7 +115,7 @@ select p.*, g.n, coalesce(l.finished_at, @at), coalesce(l.id, @id)
 	    where o.ctid = any (array (select ctid from page where wanted))
 	      and o.finished_at is not null/*filter*/
 	      for update skip locked))
-	returning 1`
+	returning d.*`
 	rehearseEventsSQL = `select from page where wanted`
 
 	// eventSizeSQL is that of a row as it is stored, compressed and moved out or not.
@@ -121,23 +124,38 @@ select p.*, g.n, coalesce(l.finished_at, @at), coalesce(l.id, @id)
 	         + coalesce(octet_length(o.receipt), 0) + coalesce(octet_length(o.error), 0)`
 )
 
-func (s *Store) purgeEvents(rehearsal bool, f Filter) purgePart {
-	size, gone := "0", deleteEventsSQL
-	if rehearsal {
+func (s *Store) purgeEvents(rehearsal bool, f Filter, archive bool) purgePart {
+	size, gone, kept := "0", deleteEventsSQL, `select from gone`
+	switch {
+	case rehearsal:
 		size, gone = eventSizeSQL, rehearseEventsSQL
+	case archive:
+		kept = keepEventsSQL
 	}
 	source, listed := f.source()
-	sql := f.narrow(s.sql(strings.NewReplacer("/*source*/", source, "/*size*/", size, "/*gone*/", gone).Replace(purgeEventsSQL)))
+	fill := func(text string) string {
+		words := strings.NewReplacer("/*source*/", source, "/*size*/", size, "/*gone*/", gone, "/*kept*/", kept)
+		return f.narrow(s.sql(words.Replace(text)))
+	}
+	sql, prepare := fill(purgeEventsSQL), fill(prepareArchiveSQL)
 	return func(ctx context.Context, tx pgx.Tx, p *Progress, c *purgeCursor, limit int) (int, error) {
 		if !listed {
 			if _, err := tx.Exec(ctx, byIndexSQL); err != nil {
 				return 0, err
 			}
 		}
-		var seen, wanted, size, n int64
+		var seen, wanted, size, n, kept int64
 		var oldest, newest *time.Time
 		args := f.args(pgx.NamedArgs{"before": f.FinishedBefore, "at": c.At, "id": c.ID, "limit": limit})
-		err := tx.QueryRow(ctx, sql, args).Scan(&seen, &wanted, &size, &oldest, &newest, &n, &c.At, &c.ID)
+		if archive && !rehearsal {
+			if _, err := tx.Exec(ctx, prepare, args); err != nil {
+				return 0, fmt.Errorf("prepare the archive: %w", err)
+			}
+		}
+		err := tx.QueryRow(ctx, sql, args).Scan(&seen, &wanted, &size, &oldest, &newest, &n, &kept, &c.At, &c.ID)
+		if err == nil && kept != n {
+			err = fmt.Errorf("of %d events %d arrived in the archive: a trigger or a rule is in the way", n, kept)
+		}
 		if err != nil {
 			return 0, fmt.Errorf("purge events: %w", err)
 		}
