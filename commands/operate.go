@@ -50,6 +50,7 @@ func (o *operateOptions) check() error {
 type operation struct {
 	operateOptions
 	verb string // replay
+	act  string // what it does to the events, where the verb does not say; "" = it does
 	done string // replayed
 	noun string // failed event; of what is counted
 	what string // which ones: the filter in words
@@ -94,7 +95,7 @@ func (a *app) operate(ctx context.Context, store *outbox.Store, op operation) er
 		}
 		return operationVerdict(op, rehearsal, nil)
 	}
-	if err := a.confirm(ctx, fmt.Sprintf("%s %s?", op.verb, counted(planned.Done, op.noun))); err != nil {
+	if err := a.confirm(ctx, fmt.Sprintf("%s %s?", cmp.Or(op.act, op.verb), counted(planned.Done, op.noun))); err != nil {
 		return err
 	}
 	op.spec.Planned, op.steps = planned.Done, planned.Matched()
@@ -113,7 +114,7 @@ func (a *app) planOperation(ctx context.Context, store *outbox.Store, op operati
 	if err != nil {
 		return planned, fmt.Errorf("%s: %w", op.verb, err)
 	}
-	fmt.Fprintf(a.Err, "%s: %s (%s)%s\n", op.verb, counted(planned.Done, op.noun), op.what, skippedWords(planned.Skipped, "; to be skipped: "))
+	fmt.Fprintf(a.Err, "%s: %s (%s)%s\n", cmp.Or(op.act, op.verb), counted(planned.Done, op.noun), op.what, skippedWords(planned.Skipped, "; to be skipped: "))
 	if op.lines == nil {
 		return planned, nil
 	}
@@ -164,7 +165,7 @@ func (a *app) drain(ctx context.Context, run *outbox.Run, op operation) error {
 	beside.Go(func() { run.Live(life) })
 
 	bar := a.newProgress(true)
-	bar.begin(op.verb, op.noun+"s", op.steps)
+	bar.begin(cmp.Or(op.act, op.verb), op.noun+"s", op.steps)
 	defer bar.end()
 	seen := func(int) { bar.set(run.Progress.Matched() - op.before.Matched()) }
 	if op.drive != nil {

@@ -194,16 +194,17 @@ select coalesce((
 	select done / extract(epoch from ended_at - started_at)
 	  from {schema}.outbox_operations
 	 where command = $1
+	   and coalesce(filter->>'mode', '') = $2
 	   and done >= 1000
 	   and ended_at > started_at
 	 order by id desc
 	 limit 1), 0)::float8`
 
-// PastRate returns how many events per second the last run of a command changed, one that is too
-// small to tell left out; 0 = there was none.
-func (s *Store) PastRate(ctx context.Context, command string) (rate float64, err error) {
+// PastRate returns how many events per second the last run of a command changed that did it in the same
+// mode, one that is too small to tell left out; 0 = there was none.
+func (s *Store) PastRate(ctx context.Context, command, mode string) (rate float64, err error) {
 	err = s.inTx(ctx, statsLimits, func(tx pgx.Tx) error {
-		return tx.QueryRow(ctx, s.sql(pastRateSQL), command).Scan(&rate)
+		return tx.QueryRow(ctx, s.sql(pastRateSQL), command, mode).Scan(&rate)
 	})
 	if err != nil {
 		return 0, fmt.Errorf("the rate of the last %s: %w", command, err)

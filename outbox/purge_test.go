@@ -302,7 +302,7 @@ func TestPurgeKnowsItsPast(t *testing.T) {
 	db := outboxtest.DB(t)
 	store := outbox.NewStore(db, "public")
 	rate := func() float64 {
-		r, err := store.PastRate(ctx, "purge")
+		r, err := store.PastRate(ctx, "purge", "")
 		if err != nil {
 			t.Fatal(err)
 		}

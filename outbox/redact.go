@@ -29,6 +29,9 @@ func (s *Store) Redact(run *Run, what Redact) Step {
 		what.Filter.Statuses = []Status{Delivered, Failed, DeadLetter, Discarded}
 	}
 	source, listed := what.Filter.source()
+	if !listed {
+		source = fromDone // whole: an event that has failed without a kind of error may hold a secret, too
+	}
 	archived := `outbox_archive_pkey
 	 where o.finished_at is not null`
 	if listed {
