@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -41,11 +42,20 @@ func TestPagesNameFlagsThatExist(t *testing.T) {
 	t.Parallel()
 	known := regexp.MustCompile(`--[a-z][a-z-]*`)
 	help := map[string]bool{"--some-flag": true, "--x-y": true}
-	for _, command := range []string{"dispatch", "stats", "version", "migrate", "migrate down", "migrate plan", "migrate print", "migrate grants"} {
-		_, out, _ := run(t, "", append(strings.Fields(command), "--help")...)
+	commands := [][]string{nil}
+	for len(commands) > 0 { // each names those below it
+		_, out, _ := run(t, "", append(commands[0], "--help")...)
 		for _, flag := range known.FindAllString(out, -1) {
 			help[flag] = true
 		}
+		_, below, _ := strings.Cut(out, "\nAvailable Commands:\n")
+		below, _, _ = strings.Cut(below, "\n\n")
+		for line := range strings.Lines(below) {
+			if name := strings.Fields(line)[0]; name != "help" && name != "completion" {
+				commands = append(commands, append(slices.Clone(commands[0]), name))
+			}
+		}
+		commands = commands[1:]
 	}
 	pages, err := filepath.Glob("../../docs/*.md")
 	if err != nil || len(pages) < 4 {
