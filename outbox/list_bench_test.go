@@ -56,3 +56,20 @@ func milliseconds(b *testing.B, f func() error) {
 	b.ReportMetric(float64(took.Microseconds())/1000/float64(b.N), "ms")
 	b.ReportMetric(0, "ns/op")
 }
+
+// BenchmarkExplain is the whole of it, by where the event stands.
+func BenchmarkExplain(b *testing.B) {
+	db := desk(b)
+	store := outbox.NewStore(db, "public")
+	for name, id := range map[string]int64{
+		"delivered": 1_000_000, "leased": 2_000_003, "lapsed": 2_000_004, "due": 2_000_050, "backing-off": 2_000_129,
+		"future": 2_000_095, "failed": 2_100_005, "dead-letter": 2_100_004, "discarded": 2_120_500,
+	} {
+		b.Run(name, func(b *testing.B) {
+			milliseconds(b, func() error {
+				_, err := store.Explain(context.Background(), outbox.Ref{ID: id})
+				return err
+			})
+		})
+	}
+}
