@@ -20,3 +20,6 @@ func ConfigMistakes(text []byte, getenv func(string) string) string {
 	f := r.failure().(*failure)
 	return f.Error() + "\n" + f.hint
 }
+
+// ParseTable is parseTable.
+var ParseTable = parseTable
