@@ -50,6 +50,7 @@ type app struct {
 	global globalOptions
 	cmd    *cobra.Command // the one that runs
 	file   *configFile    // nil without --config
+	loops  int            // that are to share the connections
 	warned map[string]bool
 	kill   context.Context // done at the second signal; a command that drains stops at once then
 	hangup chan struct{}   // SIGHUP
@@ -168,7 +169,7 @@ func flagTrouble(err error) error {
 // wrongValue says what a flag of f's type wants.
 func wrongValue(f *pflag.Flag, value string, err error) error {
 	switch f.Value.Type() {
-	case "int":
+	case "int", "intSlice":
 		return fmt.Errorf("%q is not a whole number", value)
 	case "float64":
 		return fmt.Errorf("%q is not a number", value)
@@ -183,10 +184,16 @@ func wrongValue(f *pflag.Flag, value string, err error) error {
 func (a *app) prepare(cmd *cobra.Command) error {
 	a.cmd = cmd
 	fs := cmd.Flags()
-	if err := fillFromEnvironment(fs, a.Getenv); err != nil {
+	if err := fillFlag(fs, fs.Lookup("config"), a.Getenv); err != nil {
 		return err
 	}
-	if err := a.loadConfig(originOf(fs.Lookup("config"))); err != nil {
+	if err := a.loadConfig(originOf(fs.Lookup("config")), cmd.Annotations[wholeFileMark] != ""); err != nil {
+		return err
+	}
+	if err := a.leaveToFile(fs); err != nil {
+		return err
+	}
+	if err := fillFromEnvironment(fs, a.Getenv); err != nil {
 		return err
 	}
 	if err := a.file.fill(fs); err != nil {

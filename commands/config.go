@@ -20,9 +20,9 @@ func newConfig(a *app) *cobra.Command {
 		Long: `Look at the settings without using them. A setting is a flag, a variable in the
 environment or a line in the file that --config names, in this order, or has a default.
 
-The file is YAML: the flags' names with _ for -, and redact, a list of JSON paths to hide
-in what is shown of payloads. ${NAME} in a value is replaced by that variable, and
-${NAME:-text} has a default.
+The file is YAML: the flags' names with _ for -; destinations and routes; and redact, a
+list of JSON paths to hide in what is shown of payloads. ${NAME} in a value is replaced
+by that variable, and ${NAME:-text} has a default.
 ` + exitCodes,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -33,6 +33,8 @@ ${NAME:-text} has a default.
 
 func newConfigCheck(a *app) *cobra.Command {
 	return &cobra.Command{
+		Annotations: map[string]string{wholeFileMark: "true"},
+
 		Use:   "check",
 		Short: "look for mistakes in the configuration file",
 		Long: `Read the file that --config names and say all that is wrong with it, line by line:
@@ -46,9 +48,13 @@ variables that are not set. It connects to nothing. Exit code 0 if the file is g
 				return usage(errNoConfig, "")
 			}
 			if a.global.output == "json" {
-				return a.printJSON(configCheckDocument{"outboxctl.config_check/v1", a.file.path, a.file.count()})
+				return a.printJSON(configCheckDocument{"outboxctl.config_check/v1", a.file.path, a.file.count(), len(a.file.destinations), len(a.file.routes)})
 			}
-			_, err := fmt.Fprintf(a.Out, "%s: %s, no mistakes\n", a.file.path, counted(int64(a.file.count()), "setting"))
+			words := counted(int64(a.file.count()), "setting")
+			if len(a.file.destinations) > 0 {
+				words += ", " + counted(int64(len(a.file.destinations)), "destination") + ", " + counted(int64(len(a.file.routes)), "route")
+			}
+			_, err := fmt.Fprintf(a.Out, "%s: %s, no mistakes\n", a.file.path, words)
 			return err
 		},
 	}
@@ -58,14 +64,18 @@ var errNoConfig = errors.New("--config is missing: give the file to look at (or 
 
 // configCheckDocument is outboxctl.config_check/v1.
 type configCheckDocument struct {
-	Schema   string `json:"schema"`
-	File     string `json:"file"`
-	Settings int    `json:"settings"`
+	Schema       string `json:"schema"`
+	File         string `json:"file"`
+	Settings     int    `json:"settings"` // besides the two
+	Destinations int    `json:"destinations"`
+	Routes       int    `json:"routes"`
 }
 
 func newConfigShow(a *app) *cobra.Command {
 	var origin bool
 	cmd := &cobra.Command{
+		Annotations: map[string]string{wholeFileMark: "true"},
+
 		Use:   "show",
 		Short: "show every setting",
 		Long: `Show the value of every setting as it is now, with flags, environment and file taken
@@ -102,7 +112,7 @@ func (a *app) settings(cmd *cobra.Command) ([]shownSetting, error) {
 	add := func(flags *pflag.FlagSet, defaults bool) {
 		flags.VisitAll(func(f *pflag.Flag) {
 			known := slices.ContainsFunc(all, func(s shownSetting) bool { return s.Name == fileKey(f.Name) })
-			if !known && f.Name != "help" && !selects(f) && (defaults || originOf(f) != "") {
+			if !known && f.Name != "help" && !selects(f) && f.Annotations[leftMark] == nil && (defaults || originOf(f) != "") {
 				all = append(all, showFlag(f))
 			}
 		})
@@ -114,15 +124,32 @@ func (a *app) settings(cmd *cobra.Command) ([]shownSetting, error) {
 		if other.Parent().Name() == cmd.Parent().Name() || bad != nil {
 			return
 		}
-		bad = cmp.Or(fillFromEnvironment(own, a.Getenv), a.file.fill(own))
+		bad = cmp.Or(a.leaveToFile(own), fillFromEnvironment(own, a.Getenv), a.file.fill(own))
 		add(own, other.Name() == "dispatch")
 	})
-	all = append(all, a.secretSettings()...)
-	if a.file != nil && a.file.redacted.line > 0 {
-		all = append(all, shownSetting{"redact", a.file.redacted.texts, a.file.at(a.file.redacted)})
-	}
+	all = append(all, a.fileSettings()...)
 	slices.SortStableFunc(all, func(x, y shownSetting) int { return cmp.Compare(x.Name, y.Name) })
 	return all, bad
+}
+
+// fileSettings are those that have no flags.
+func (a *app) fileSettings() (all []shownSetting) {
+	if a.file == nil || len(a.file.destinations) == 0 {
+		all = a.secretSettings()
+	}
+	if a.file == nil {
+		return all
+	}
+	if a.file.redacted != nil {
+		all = append(all, shownSetting{"redact", a.file.redacted.texts, a.file.at(a.file.redacted)})
+	}
+	for _, d := range a.file.destinations {
+		all = append(all, d.shownSettings(a.file)...)
+	}
+	for i, route := range a.file.routes {
+		all = append(all, route.shownSettings(fmt.Sprintf("routes.%d.", i+1), a.file)...)
+	}
+	return all
 }
 
 // secretSettings are the signing secrets, which have no flag.

@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -15,12 +16,19 @@ import (
 	"github.com/outboxctl/outboxctl/outbox"
 )
 
-// configFile is the file that --config names: settings by the names of their flags, with _ for -.
+// configFile is the file that --config names: settings by the names of their flags, with _ for -,
+// destinations and routes.
 type configFile struct {
 	path     string
-	settings map[string]configSetting // by key
+	settings map[string]*configSetting // by key
 	redact   outbox.Redaction
-	redacted configSetting // the same as it is written
+	redacted *configSetting  // the same as it is written
+	asked    map[string]bool // the variables that it names
+
+	destinations     []*fileDestination
+	destinationsNode *yaml.Node // nil when there are none
+	routes           []fileRoute
+	routesNode       *yaml.Node
 }
 
 // configSetting is one value of the file.
@@ -33,21 +41,34 @@ type configSetting struct {
 // maxConfigFile is more than anybody writes by hand.
 const maxConfigFile = 1 << 20
 
+// wholeFileMark is the annotation of a command that looks at destinations and routes, too; others can
+// do without the secrets in there.
+const wholeFileMark = "reads destinations"
+
 // loadConfig reads the file, if there is one. All mistakes in it are one error.
-func (a *app) loadConfig(from string) error {
+func (a *app) loadConfig(from string, whole bool) error {
 	if a.global.config == "" {
 		return nil
 	}
-	text, err := readConfigFile(a.global.config)
-	if err != nil {
+	file, err := readConfig(a.global.config, a.Process, whole)
+	if _, mistakes := errors.AsType[*failure](err); err != nil && !mistakes {
 		return usage(fmt.Errorf("%s: %w", from, err), "")
 	}
-	file, r := parseConfig(a.global.config, text, a.Process)
-	if len(r.mistakes) > 0 {
-		return r.failure()
-	}
 	a.file = file
-	return nil
+	return err
+}
+
+// readConfig reads a file; the mistakes in it are a failure that shows them.
+func readConfig(path string, p Process, whole bool) (*configFile, error) {
+	text, err := readConfigFile(path)
+	if err != nil {
+		return nil, err
+	}
+	file, r := parseConfig(path, text, p, whole)
+	if len(r.mistakes) > 0 {
+		return nil, r.failure()
+	}
+	return file, nil
 }
 
 func readConfigFile(path string) ([]byte, error) {
@@ -64,49 +85,87 @@ func readConfigFile(path string) ([]byte, error) {
 }
 
 // parseConfig reads the text of a file; its mistakes are in the reader.
-func parseConfig(path string, text []byte, p Process) (*configFile, *configReader) {
-	f := &configFile{path: path, settings: map[string]configSetting{}}
+func parseConfig(path string, text []byte, p Process, whole bool) (*configFile, *configReader) {
+	f := &configFile{path: path, settings: map[string]*configSetting{}}
 	r := newConfigReader(path, text, p.Getenv)
 	if root := r.parse(text); root != nil {
-		f.read(r, root, p)
+		f.read(r, root, fileFlags(p), whole)
 	}
 	r.sort()
+	f.asked = r.asked
 	return f, r
 }
 
-func (f *configFile) read(r *configReader, root *yaml.Node, p Process) {
-	known := fileFlags(p)
-	for _, pair := range r.pairs(root, "the file") {
-		switch flags := known[pair.name]; {
+func (f *configFile) read(r *configReader, root *yaml.Node, known flagsByKey, whole bool) {
+	pairs := r.pairs(root, "the file")
+	for _, pair := range pairs {
+		switch pair.name {
+		case "destinations":
+			f.destinationsNode = pair.key
+		case "routes":
+			f.routesNode = pair.key
+		}
+	}
+	for _, pair := range pairs {
+		switch flags := known.file[pair.name]; {
+		case pair.name == "destinations":
+			if whole {
+				f.readDestinations(r, pair.value)
+			}
 		case pair.name == "redact":
 			f.readRedact(r, pair)
-		case flags != nil:
+		case pair.name == "routes": // when all destinations are known
+		case len(flags) > 0 && f.destinationsNode != nil && belongsToDestination(flags):
+			r.complain(pair.key, "%s stands under a destination%s", pair.name, keyedAs(pair.name))
+		case len(flags) > 0:
 			f.readSetting(r, pair, flags)
 		default:
-			r.complain(pair.key, "%s", unknownKey(pair.name, slices.Sorted(maps.Keys(known)), p))
+			r.complain(pair.key, "%s", known.unknown(pair.name))
 		}
 	}
 	f.checkGlobals(r, known)
+	if whole {
+		f.readWhole(r, pairs)
+	}
+}
+
+// keyedAs says what a flag's name is called under a destination, when that differs.
+func keyedAs(name string) string {
+	if key := keyOf(strings.ReplaceAll(name, "_", "-")); key != name {
+		return ", as " + key
+	}
+	return ""
+}
+
+// readWhole reads what needs all destinations.
+func (f *configFile) readWhole(r *configReader, pairs []configPair) {
+	for _, pair := range pairs {
+		if pair.name == "routes" {
+			f.readRoutes(r, pair.value)
+		}
+	}
+	f.checkDeadLetters(r)
+	f.assign(r)
+	for _, d := range f.destinations {
+		d.checkFiles(r)
+	}
+}
+
+// belongsToDestination reports whether one of the flags does.
+func belongsToDestination(flags []*pflag.Flag) bool {
+	return slices.ContainsFunc(flags, func(f *pflag.Flag) bool { return f.Annotations[destinationMark] != nil })
 }
 
 // readSetting checks a value against the flags of its name, which several commands may have.
 func (f *configFile) readSetting(r *configReader, pair configPair, flags []*pflag.Flag) {
-	_, isList := flags[0].Value.(pflag.SliceValue)
-	setting := configSetting{line: pair.key.Line, value: pair.value}
-	if isList {
-		setting.texts = r.texts(pair.value, pair.name)
-	} else if text, ok := r.text(pair.value, pair.name); ok {
-		setting.texts = []string{text}
-	}
-	if name := flags[0].Name; !secretFlags[name] && name != "to" { // a URL can hold a password
-		r.show(pair.value)
-	}
-	if len(setting.texts) == 0 {
+	name := flags[0].Name
+	setting := r.setting(pair, pair.name, flags[0], secretFlags[name] || name == "to") // a URL can hold a password
+	if setting == nil {
 		return
 	}
 	for _, flag := range flags {
 		if err := setting.set(flag); err != nil {
-			r.complain(pair.value, "%s: %s", pair.name, r.unexpanded(err.Error(), setting.texts[0], pair.value))
+			r.complain(pair.value, "%s: %s", pair.name, r.unexpanded(err.Error(), setting.texts, pair.value))
 			return
 		}
 	}
@@ -114,8 +173,13 @@ func (f *configFile) readSetting(r *configReader, pair configPair, flags []*pfla
 }
 
 // set gives the value to a flag.
-func (s configSetting) set(flag *pflag.Flag) error {
+func (s *configSetting) set(flag *pflag.Flag) error {
 	if list, ok := flag.Value.(pflag.SliceValue); ok {
+		for _, text := range s.texts {
+			if err := list.Replace([]string{text}); err != nil {
+				return wrongValue(flag, text, err)
+			}
+		}
 		return list.Replace(s.texts)
 	}
 	if err := flag.Value.Set(s.texts[0]); err != nil {
@@ -126,14 +190,14 @@ func (s configSetting) set(flag *pflag.Flag) error {
 
 func (f *configFile) readRedact(r *configReader, pair configPair) {
 	r.show(pair.value)
-	f.redacted = configSetting{line: pair.key.Line}
+	f.redacted = &configSetting{line: pair.key.Line}
 	for _, item := range r.items(pair.value) {
 		path, ok := r.text(item, "redact")
 		if !ok {
 			continue
 		}
 		if _, err := outbox.NewRedaction(path); err != nil {
-			r.complain(item, "redact: %s", r.unexpanded(err.Error(), path, item))
+			r.complain(item, "redact: %s", r.unexpanded(err.Error(), []string{path}, item))
 			continue
 		}
 		f.redacted.texts = append(f.redacted.texts, path)
@@ -142,27 +206,53 @@ func (f *configFile) readRedact(r *configReader, pair configPair) {
 }
 
 // checkGlobals refuses values of the global settings that make no sense, as prepare does.
-func (f *configFile) checkGlobals(r *configReader, known map[string][]*pflag.Flag) {
-	for _, rule := range globalRules(func(name string) string { return known[fileKey(name)][0].Value.String() }) {
+func (f *configFile) checkGlobals(r *configReader, known flagsByKey) {
+	for _, rule := range globalRules(func(name string) string { return known.file[fileKey(name)][0].Value.String() }) {
 		if setting, ok := f.settings[fileKey(rule.flag)]; ok && rule.bad {
-			r.complain(setting.value, "%s %s", fileKey(rule.flag), r.unexpanded(rule.say, setting.texts[0], setting.value))
+			r.complain(setting.value, "%s %s", fileKey(rule.flag), r.unexpanded(rule.say, setting.texts, setting.value))
 		}
 	}
 }
 
-// fileFlags returns the flags that can be set in a file, by their key. They belong to a command line
-// of their own, which is never run: what the file says can be tried on them.
-func fileFlags(p Process) map[string][]*pflag.Flag {
-	known := map[string][]*pflag.Flag{}
+// flagsByKey are all flags by their key. They belong to a command line of their own, which is never
+// run: what the file says can be tried on them.
+type flagsByKey struct {
+	file  map[string][]*pflag.Flag // that can be set in a file
+	typed map[string]bool          // that cannot
+}
+
+func fileFlags(p Process) flagsByKey {
+	known := flagsByKey{map[string][]*pflag.Flag{}, map[string]bool{"config": true}}
 	add := func(flag *pflag.Flag) {
-		if flag.Name != "config" && !selects(flag) {
-			known[fileKey(flag.Name)] = append(known[fileKey(flag.Name)], flag)
+		switch key := fileKey(flag.Name); {
+		case selects(flag):
+			known.typed[key] = true
+		case flag.Name != "config":
+			known.file[key] = append(known.file[key], flag)
 		}
 	}
 	root := newRoot(&app{Process: p})
 	root.PersistentFlags().VisitAll(add)
 	eachCommand(root, func(cmd *cobra.Command) { cmd.LocalNonPersistentFlags().VisitAll(add) })
 	return known
+}
+
+// unknown says what a key that cannot stand there might have been meant to be.
+func (k flagsByKey) unknown(name string) string {
+	words := append(slices.Sorted(maps.Keys(k.file)), "redact", "destinations", "routes")
+	switch written := fileKey(name); {
+	case written != name && slices.Contains(words, written):
+		return fmt.Sprintf("there is no setting %q; it is written %s", name, written)
+	case k.typed[written]:
+		return fmt.Sprintf("%s cannot be set here: what selects events or agrees to something is typed, as --%s", name, strings.ReplaceAll(name, "_", "-"))
+	}
+	if near := nearest(name, words); near != "" {
+		return fmt.Sprintf("there is no setting %q; did you mean %s?", name, near)
+	}
+	if key := destinationKeys[name]; key != "" || slices.Contains(specialKeys, name) {
+		return fmt.Sprintf("%s stands under a destination", name)
+	}
+	return fmt.Sprintf("there is no setting %q", name)
 }
 
 // eachCommand visits our commands below cmd.
@@ -203,39 +293,16 @@ func (f *configFile) fill(fs *pflag.FlagSet) error {
 // count is how many settings there are.
 func (f *configFile) count() int {
 	n := len(f.settings)
-	if f.redacted.line > 0 {
+	if f.redacted != nil {
 		n++
 	}
 	return n
 }
 
 // at is where a setting stands, as editors understand it.
-func (f *configFile) at(s configSetting) string { return fmt.Sprintf("%s:%d", f.path, s.line) }
+func (f *configFile) at(s *configSetting) string { return f.line(s.line) }
 
-// unknownKey says what a key that cannot stand there might have been meant to be.
-func unknownKey(name string, known []string, p Process) string {
-	flag := strings.ReplaceAll(name, "_", "-")
-	if slices.Contains(known, fileKey(name)) {
-		return fmt.Sprintf("there is no setting %q; it is written %s", name, fileKey(name))
-	}
-	if onlyTyped(flag, p) {
-		return fmt.Sprintf("%s cannot be set here: what selects events or agrees to something is typed, as --%s", name, flag)
-	}
-	if near := nearest(name, append(known, "redact")); near != "" {
-		return fmt.Sprintf("there is no setting %q; did you mean %s?", name, near)
-	}
-	return fmt.Sprintf("there is no setting %q", name)
-}
-
-// onlyTyped reports whether there is such a flag that selects or consents.
-func onlyTyped(name string, p Process) bool {
-	found := false
-	root := newRoot(&app{Process: p})
-	look := func(flag *pflag.Flag) { found = found || flag.Name == name && selects(flag) }
-	root.PersistentFlags().VisitAll(look)
-	eachCommand(root, func(cmd *cobra.Command) { cmd.LocalNonPersistentFlags().VisitAll(look) })
-	return found
-}
+func (f *configFile) line(n int) string { return fmt.Sprintf("%s:%d", f.path, n) }
 
 // nearest returns the word that is at most two slips away from a mistyped one; "" for none.
 func nearest(typed string, words []string) string {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v4"
 )
 
@@ -21,6 +22,7 @@ type configReader struct {
 	getenv   func(string) string
 	source   *configSource
 	mistakes []configMistake
+	asked    map[string]bool // the variables that values name
 }
 
 // configMistake is one thing to mend in a file.
@@ -36,7 +38,12 @@ type configPair struct {
 }
 
 func newConfigReader(path string, text []byte, getenv func(string) string) *configReader {
-	return &configReader{path: path, getenv: getenv, source: newConfigSource(text)}
+	r := &configReader{path: path, source: newConfigSource(text), asked: map[string]bool{}}
+	r.getenv = func(name string) string {
+		r.asked[name] = true
+		return getenv(name)
+	}
+	return r
 }
 
 // parse returns the root of the document, nil when there is none or it cannot be parsed.
@@ -161,28 +168,103 @@ func (r *configReader) texts(n *yaml.Node, name string) (all []string) {
 	return all
 }
 
+// setting reads the value of a key as the flag takes it, nil when that is a mistake. hidden says that it
+// may be a secret.
+func (r *configReader) setting(pair configPair, name string, flag *pflag.Flag, hidden bool) *configSetting {
+	setting := &configSetting{line: pair.key.Line, value: pair.value}
+	if !hidden {
+		r.show(pair.value)
+	}
+	before := len(r.mistakes)
+	if _, isList := flag.Value.(pflag.SliceValue); isList {
+		setting.texts = r.texts(pair.value, name)
+	} else if text, ok := r.text(pair.value, name); ok {
+		setting.texts = []string{text}
+	}
+	if len(r.mistakes) > before {
+		return nil
+	}
+	return setting
+}
+
+// flags reads a mapping whose keys are the names of flags, or special. It returns the values by key.
+func (r *configReader) flags(n *yaml.Node, what string, fs *pflag.FlagSet, special ...string) map[string]*yaml.Node {
+	values := map[string]*yaml.Node{}
+	for _, pair := range r.pairs(n, what) {
+		flag := fs.Lookup(pair.name)
+		if flag == nil && !slices.Contains(special, pair.name) {
+			r.complain(pair.key, "%s has no %q%s", what, pair.name, nearFlag(fs, pair.name, special))
+			continue
+		}
+		values[pair.name] = pair.value
+		if flag == nil {
+			continue
+		}
+		setting := r.setting(pair, pair.name, flag, false)
+		if setting == nil {
+			continue
+		}
+		if err := setting.set(flag); err != nil {
+			r.complain(pair.value, "%s: %s", pair.name, r.unexpanded(err.Error(), setting.texts, pair.value))
+			continue
+		}
+		flag.Changed = true
+	}
+	return values
+}
+
+func nearFlag(fs *pflag.FlagSet, name string, words []string) string {
+	fs.VisitAll(func(f *pflag.Flag) { words = append(words, f.Name) })
+	if near := nearest(name, words); near != "" {
+		return fmt.Sprintf("; did you mean %s?", near)
+	}
+	return ""
+}
+
 // show says that a value is no secret.
 func (r *configReader) show(n *yaml.Node) { r.source.show(n) }
 
 // unexpanded puts the variables back into a message: what they hold may be a secret.
-func (r *configReader) unexpanded(say, value string, n *yaml.Node) string {
-	raw := resolved(n).Value
-	if raw == value || value == "" {
-		return say
+func (r *configReader) unexpanded(say string, texts []string, n *yaml.Node) string {
+	for i, item := range r.items(n) {
+		raw := resolved(item).Value
+		if i >= len(texts) || raw == texts[i] || texts[i] == "" {
+			continue
+		}
+		quoted := strconv.Quote(texts[i])
+		say = strings.NewReplacer(quoted[1:len(quoted)-1], raw, texts[i], raw).Replace(say)
 	}
-	quoted := strconv.Quote(value)
-	return strings.NewReplacer(quoted[1:len(quoted)-1], raw, value, raw).Replace(say)
+	return say
+}
+
+// configError is a file with mistakes.
+type configError struct {
+	path     string
+	mistakes []string // each with its place
+}
+
+func (e *configError) Error() string {
+	return fmt.Sprintf("%s: %s", e.path, counted(int64(len(e.mistakes)), "mistake"))
 }
 
 // failure is all mistakes as one error, each with its line.
 func (r *configReader) failure() error {
-	n := int64(len(r.mistakes))
+	err := &configError{path: r.path}
 	var lines []string
 	for _, m := range r.mistakes {
-		lines = append(lines, fmt.Sprintf("%s:%d:%d: %s", r.path, m.line, m.column, oneLine(m.say)))
-		lines = append(lines, r.source.excerpt(m.line, m.column)...)
+		text := fmt.Sprintf("%s:%d:%d: %s", r.path, m.line, m.column, oneLine(m.say))
+		err.mistakes = append(err.mistakes, text)
+		lines = append(append(lines, text), r.source.excerpt(m.line, m.column)...)
 	}
-	return usage(fmt.Errorf("%s: %s", r.path, counted(n, "mistake")), strings.Join(lines, "\n  "))
+	return usage(err, strings.Join(lines, "\n  "))
+}
+
+// inOneLine is an error for a log: a file's mistakes one after the other.
+func inOneLine(err error) string {
+	if bad, ok := errors.AsType[*configError](err); ok {
+		return strings.Join(bad.mistakes, "; ")
+	}
+	return oneLine(err.Error())
 }
 
 // resolved follows an alias to what it stands for.

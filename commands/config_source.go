@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -73,9 +74,6 @@ func (s *configSource) safe(line, column int) (string, int) {
 			shifted = len(out) + 1
 		}
 		out = append(out, '…')
-		if hidden.to <= len(runes) {
-			out = append(out, ' ')
-		}
 		if column >= hidden.to {
 			shifted = len(out) + 1 + column - hidden.to
 		}
@@ -96,26 +94,30 @@ func (s *configSource) hidden(line, end int) []span {
 		if n.key || s.public[n.Node] || n.Kind != yaml.ScalarNode {
 			continue
 		}
-		hide := span{1, end}
-		switch {
-		case n.Line > line:
-			continue
-		case n.Line == line:
-			hide.from = n.Column
-		}
-		if i+1 < len(nodes) {
-			switch next := nodes[i+1]; {
-			case next.Line < line:
-				continue
-			case next.Line == line:
-				hide.to = next.Column
-			}
-		}
-		if hide.from < hide.to {
+		if hide := s.part(line, end, n, nodes[i+1:]); hide.from < hide.to {
 			spans = append(spans, hide)
 		}
 	}
 	return spans
+}
+
+// part is what of a line belongs to the value of n: from where that begins up to the next one, less the
+// punctuation between the two.
+func (s *configSource) part(line, end int, n placed, after []placed) span {
+	hide, punctuation := span{n.Column, end}, ""
+	switch {
+	case n.Line > line, len(after) > 0 && after[0].Line < line:
+		return span{}
+	case n.Line < line: // text of several lines, or nothing of it
+		hide.from, punctuation = 1, " \t,[]{}-"
+	}
+	if len(after) > 0 && after[0].Line == line {
+		hide.to, punctuation = after[0].Column, cmp.Or(punctuation, " \t,[]{}")
+	}
+	for hide.to > hide.from && punctuation != "" && strings.ContainsRune(punctuation, s.at(line, hide.to-1)) {
+		hide.to--
+	}
+	return hide
 }
 
 // hiddenUnparsed is all behind the first colon, or behind the dash of a list.

@@ -19,8 +19,12 @@ import (
 
 const (
 	connectTimeout = 5 * time.Second
-	maxConnections = 4 // one exchange at a time and a heartbeat; the rest is room for statistics
+	maxConnections = 12
 )
+
+// connections is the size of the pool: one exchange at a time for each loop, a heartbeat; the rest is
+// room for large payloads and statistics. Many loops share.
+func (a *app) connections() int32 { return int32(min(max(a.loops, 1)+3, maxConnections)) }
 
 // dsn is where a database is, and who said so.
 type dsn struct {
@@ -124,7 +128,7 @@ func (a *app) parse(text string) (*pgxpool.Config, error) {
 		return nil, err
 	}
 	if _, sized := given.RuntimeParams["pool_max_conns"]; !sized {
-		config.MaxConns = maxConnections
+		config.MaxConns = a.connections()
 	}
 	return config, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync"
@@ -13,26 +14,60 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxctl/outboxctl/outbox"
+	"github.com/outboxctl/outboxctl/outbox/sink"
 )
 
-// dispatchRun is one run of dispatch: the database, the sink, the loop and its words.
+// dispatchRun is one run of dispatch: the database, the destinations, their loops and words.
 type dispatchRun struct {
 	*app
 	o      *dispatchOptions
-	target outbox.Sink
+	stdout io.Writer
+	served []*served
 	log    *slog.Logger
 	bar    *progress
 
 	systemd *supervisor
+	mu      sync.Mutex       // of what the loops tell
+	away    map[*served]bool // whose loops wait for PostgreSQL
+}
+
+// served is a destination and what sends to it.
+type served struct {
+	*destination
+	target outbox.Sink
 }
 
 var errMaxDuration = errors.New("--max-duration is over")
+
+// serve opens a destination's sink.
+func (r *dispatchRun) serve(d *destination) (*served, error) {
+	o := d.sinkOptions(r.version())
+	o.Stdout = r.stdout
+	target, err := sink.Open(d.url, o)
+	switch {
+	case err != nil && d.key == "":
+		return nil, usage(fmt.Errorf("--to: %s", flagWords.Replace(err.Error())), "")
+	case err != nil:
+		return nil, usage(fmt.Errorf("%s: %s: %w", r.global.config, d.key, err), "")
+	}
+	return &served{d, target}, nil
+}
+
+func (s *served) close() {
+	if c, ok := s.target.(io.Closer); ok {
+		_ = c.Close() // nothing was left to be written
+	}
+}
 
 func (r *dispatchRun) start(ctx context.Context) error {
 	r.bar = r.newProgress(r.o.once && !r.o.dryRun)
 	r.log = r.logger(r.bar)
 	r.systemd = supervised()
-	r.warn()
+	r.away = map[*served]bool{}
+	r.loops = len(r.served)
+	for _, s := range r.served {
+		r.warn(s)
+	}
 	db, err := r.openPatiently(ctx)
 	if err != nil && ctx.Err() != nil {
 		return nil // stopped before anything was claimed: nothing is left undone
@@ -52,19 +87,27 @@ func (r *dispatchRun) start(ctx context.Context) error {
 	return r.deliver(ctx, db)
 }
 
-// name is the destination as it may be shown: without password and query.
-func (r *dispatchRun) name() string {
-	if s, ok := r.target.(fmt.Stringer); ok {
-		return s.String()
+// to is where a destination's events go as it may be shown: without password and query.
+func (s *served) to() string {
+	if shown, ok := s.target.(fmt.Stringer); ok {
+		return shown.String()
 	}
-	return r.o.to
+	return s.url
 }
 
-// warn prints what the sink has to say about its settings.
-func (r *dispatchRun) warn() {
-	if s, ok := r.target.(interface{ Warnings() []string }); ok {
-		for _, line := range s.Warnings() {
-			r.log.Warn(line)
+// logOf is the log of what concerns one destination, which needs no name if it is the only one.
+func (r *dispatchRun) logOf(s *served) *slog.Logger {
+	if s.key == "" {
+		return r.log
+	}
+	return r.log.With("destination", s.shown())
+}
+
+// warn prints what a sink has to say about its settings.
+func (r *dispatchRun) warn(s *served) {
+	if w, ok := s.target.(interface{ Warnings() []string }); ok {
+		for _, line := range w.Warnings() {
+			r.logOf(s).Warn(line)
 		}
 	}
 }
@@ -98,72 +141,53 @@ func (r *dispatchRun) openPatiently(ctx context.Context) (*pgxpool.Pool, error) 
 	}
 }
 
-// deliver runs the loop, with a heartbeat beside it, and sums up.
+// deliver runs the loops, with a heartbeat beside them, and sums up.
 func (r *dispatchRun) deliver(ctx context.Context, db *pgxpool.Pool) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
-	beside.Go(func() { r.heart(db).Live(life) })
-	beside.Go(func() { r.rereadSecrets(life) })
+	fleet := newFleet(ctx, r, db)
+	r.bar.begin("delivering", "events", r.steps(ctx, db))
+	fleet.begin(r.served)
+	beside.Go(func() { fleet.live(life) })
+	beside.Go(func() { r.reload(life, fleet) })
 	beside.Go(func() { r.systemd.watch(life, ctx) })
 
-	d := r.o.dispatcher(r.o.queue(db, r.app), r.target)
-	d.Observer = r.systemd.observe(outbox.Observer{Settled: r.settled, Trouble: r.trouble, Recovered: r.recovered})
-	r.log.Info("dispatching", "to", r.name(), "worker", r.worker(), "batch_size", d.BatchSize, "parallel", d.Parallel)
-	r.bar.begin("delivering", "events", r.steps(ctx, db))
-	summary, err := d.Run(ctx, r.kill)
+	fleet.wait()
+	if targets := fleet.gotCopies(); r.o.once && ctx.Err() == nil && len(targets) > 0 {
+		fleet.begin(targets)
+		fleet.wait()
+	}
 	r.bar.end()
-	r.sumUp(summary)
-	return r.verdict(ctx, db, summary, err)
+	total, err := fleet.sum()
+	return r.verdict(ctx, db, total, err)
 }
 
-func (r *dispatchRun) heart(db *pgxpool.Pool) *outbox.Worker {
+// heart is this process as others see it.
+func (r *dispatchRun) heart(db *pgxpool.Pool, all []*served) *outbox.Worker {
 	host, _ := os.Hostname()
-	return outbox.NewStore(db, r.global.schema).Worker(outbox.Worker{
-		Name: r.worker(), Host: host, PID: os.Getpid(), Version: r.version(),
-		Destinations: []string{""}, Parallel: r.o.parallel, BatchSize: r.o.batchSize,
-	})
+	w := outbox.Worker{Name: r.worker(), Host: host, PID: os.Getpid(), Version: r.version()}
+	for _, s := range all {
+		w.Destinations = append(w.Destinations, s.name)
+		w.Parallel += s.parallel
+		w.BatchSize += s.batchSize
+	}
+	return outbox.NewStore(db, r.global.schema).Worker(w)
 }
 
-// rereadSecrets reads the secret file again at every SIGHUP. One that cannot be used keeps the old
-// secrets.
-func (r *dispatchRun) rereadSecrets(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-r.hangup:
-			r.systemd.reloading(r.reread)
-		}
+// observer passes on what a loop tells, one word at a time.
+func (r *dispatchRun) observer(s *served) outbox.Observer {
+	one := func(f func()) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		f()
 	}
-}
-
-func (r *dispatchRun) reread() {
-	if r.o.secretFile == "" {
-		r.log.Info("nothing to read again: there is no --secret-file")
-		return
+	return outbox.Observer{
+		Settled:   func(report outbox.Report) { one(func() { r.settled(report) }) },
+		Trouble:   func(err error) { one(func() { r.trouble(s, err) }) },
+		Recovered: func() { one(func() { r.recovered(s) }) },
 	}
-	n, err := r.reload()
-	if err != nil {
-		r.log.Error("secrets not read again, the old ones stay", "error", err.Error())
-		return
-	}
-	r.log.Info("secrets read again", "active", n)
-	r.warn()
-}
-
-// reload returns how many secrets sign from now on.
-func (r *dispatchRun) reload() (int, error) {
-	s, ok := r.target.(interface{ SetSecrets([]string) error })
-	if !ok {
-		return 0, errors.New("the destination takes no secrets")
-	}
-	secrets, err := readSecrets(r.o.secretFile)
-	if err != nil {
-		return 0, err
-	}
-	return len(secrets), s.SetSecrets(secrets)
 }
 
 // settled logs one attempt: never a payload, and of the destination's words only what the sink
@@ -226,19 +250,30 @@ func destinationName(destination string) string {
 	return destination
 }
 
-func (r *dispatchRun) trouble(err error) {
-	words := "PostgreSQL does not answer, trying again"
-	if pg, answered := errors.AsType[*pgconn.PgError](err); answered && pg.SeverityUnlocalized != "FATAL" {
-		words = "PostgreSQL refuses, trying again"
+// trouble is told once of a PostgreSQL that is away, however many loops miss it, and of each refusal.
+func (r *dispatchRun) trouble(s *served, err error) {
+	pg, answered := errors.AsType[*pgconn.PgError](err)
+	if answered && pg.SeverityUnlocalized != "FATAL" {
+		r.logOf(s).Error("PostgreSQL refuses, trying again", "error", oneLine(explainPostgres(err).Error()))
+		return
 	}
-	r.log.Error(words, "error", oneLine(explainPostgres(err).Error()))
+	if len(r.away) == 0 {
+		r.log.Error("PostgreSQL does not answer, trying again", "error", oneLine(explainPostgres(err).Error()))
+	}
+	r.away[s] = true
 }
 
-func (r *dispatchRun) recovered() { r.log.Info("PostgreSQL answers again") }
+func (r *dispatchRun) recovered(s *served) {
+	refused := !r.away[s]
+	delete(r.away, s)
+	if refused || len(r.away) == 0 {
+		r.log.Info("PostgreSQL answers again")
+	}
+}
 
-// sumUp is the last word of a run.
-func (r *dispatchRun) sumUp(s outbox.Summary) {
-	r.log.Info("done",
+// sumUp is the last word of a loop.
+func (r *dispatchRun) sumUp(served *served, s outbox.Summary) {
+	r.logOf(served).Info("done",
 		"delivered", s.Delivered, "retried", s.Retried, "failed", s.Failed, "dead", s.Dead,
 		"released", s.Released, "lost", s.Lost,
 		"events_per_second", int(s.Rate()), "took", s.Took.Round(time.Millisecond),
@@ -246,7 +281,7 @@ func (r *dispatchRun) sumUp(s outbox.Summary) {
 }
 
 // verdict is the exit of a run that came to its end.
-func (r *dispatchRun) verdict(ctx context.Context, db *pgxpool.Pool, s outbox.Summary, err error) error {
+func (r *dispatchRun) verdict(ctx context.Context, db *pgxpool.Pool, s total, err error) error {
 	switch {
 	case r.kill.Err() != nil:
 		return context.Cause(r.kill)
@@ -254,7 +289,7 @@ func (r *dispatchRun) verdict(ctx context.Context, db *pgxpool.Pool, s outbox.Su
 		return err
 	case errors.Is(context.Cause(ctx), errNoReader):
 		return errNoReader
-	case s.Failed+s.Dead > 0 && r.o.once:
+	case s.died > 0 && r.o.once:
 		return quietly(exitAttention)
 	case r.cutShort(ctx, s) && r.due(context.WithoutCancel(ctx), db, 1) > 0:
 		r.log.Warn("work is left: stopped by --max-duration or --max-events")
@@ -264,8 +299,8 @@ func (r *dispatchRun) verdict(ctx context.Context, db *pgxpool.Pool, s outbox.Su
 }
 
 // cutShort reports whether the run ended by a limit rather than for want of work.
-func (r *dispatchRun) cutShort(ctx context.Context, s outbox.Summary) bool {
-	return errors.Is(context.Cause(ctx), errMaxDuration) || r.o.maxEvents > 0 && s.Sent >= r.o.maxEvents
+func (r *dispatchRun) cutShort(ctx context.Context, s total) bool {
+	return errors.Is(context.Cause(ctx), errMaxDuration) || s.full
 }
 
 // steps is the number of events a bar would begin with; nobody counts them when there is none.
@@ -279,40 +314,71 @@ func (r *dispatchRun) steps(ctx context.Context, db *pgxpool.Pool) int64 {
 // maxCounted is enough to tell a backlog's size.
 const maxCounted = 1_000_000
 
-// due counts the events that could be sent now, up to limit. A run goes on without the number.
-func (r *dispatchRun) due(ctx context.Context, db *pgxpool.Pool, limit int) int64 {
-	counts, err := outbox.NewStore(db, r.global.schema).Due(ctx, "", r.o.only, limit)
+// due counts the events that could be sent now, up to limit for each destination. A run goes on
+// without the number.
+func (r *dispatchRun) due(ctx context.Context, db *pgxpool.Pool, limit int) (n int64) {
+	all, err := r.allDue(ctx, db, limit)
 	if err != nil {
 		return -1
 	}
-	var n int64
-	for _, c := range counts {
+	for _, c := range all {
 		n += c.N
 	}
 	return n
 }
 
+// dueAt is what is due at a destination, of one type.
+type dueAt struct {
+	outbox.DueCount
+	at *served
+}
+
+func (r *dispatchRun) allDue(ctx context.Context, db *pgxpool.Pool, limit int) (all []dueAt, err error) {
+	for _, s := range r.served {
+		counts, err := outbox.NewStore(db, r.global.schema).Due(ctx, s.name, r.o.only, limit)
+		if err != nil {
+			return nil, err
+		}
+		for _, c := range counts {
+			all = append(all, dueAt{c, s})
+		}
+	}
+	return all, nil
+}
+
 // dryRun shows what a run would send now.
 func (r *dispatchRun) dryRun(ctx context.Context, db *pgxpool.Pool) error {
-	counts, err := outbox.NewStore(db, r.global.schema).Due(ctx, "", r.o.only, maxCounted)
+	all, err := r.allDue(ctx, db, maxCounted)
 	if err != nil {
 		return err
 	}
 	if r.global.output == "json" {
-		return r.printJSON(newDryRunDocument(counts))
+		return r.printJSON(newDryRunDocument(all))
 	}
 	var total int64
 	var rows [][]string
-	for _, c := range counts {
+	head, right := []string{"EVENT TYPE", "DUE", "SINCE"}, []int{1, 2}
+	several := len(r.served) > 1
+	for _, c := range all {
 		total += c.N
-		rows = append(rows, []string{c.Type, thousands(c.N), age(c.Oldest)})
+		row := []string{cell(c.Type), thousands(c.N), age(c.Oldest)}
+		if several {
+			row = append([]string{c.at.shown()}, row...)
+		}
+		rows = append(rows, row)
 	}
-	fmt.Fprintf(r.Out, "dry run: %s would go to %s now\n", counted(total, "event"), r.name())
+	where := counted(int64(len(r.served)), "destination")
+	if several {
+		head, right = append([]string{"DESTINATION"}, head...), []int{2, 3}
+	} else {
+		where = r.served[0].to()
+	}
+	fmt.Fprintf(r.Out, "dry run: %s would go to %s now\n", counted(total, "event"), where)
 	if total == 0 {
 		return nil
 	}
 	fmt.Fprintln(r.Out)
-	return r.printTable([]string{"EVENT TYPE", "DUE", "SINCE"}, rows, 1, 2)
+	return r.printTable(head, rows, right...)
 }
 
 // dryRunDocument is outboxctl.dispatch/v1.
@@ -324,16 +390,17 @@ type dryRunDocument struct {
 }
 
 type dueTypeDocument struct {
-	EventType  string  `json:"event_type"`
-	Due        int64   `json:"due"`
-	DueSeconds float64 `json:"due_seconds"`
+	Destination string  `json:"destination"`
+	EventType   string  `json:"event_type"`
+	Due         int64   `json:"due"`
+	DueSeconds  float64 `json:"due_seconds"`
 }
 
-func newDryRunDocument(counts []outbox.DueCount) dryRunDocument {
+func newDryRunDocument(counts []dueAt) dryRunDocument {
 	doc := dryRunDocument{Schema: "outboxctl.dispatch/v1", DryRun: true, EventTypes: []dueTypeDocument{}}
 	for _, c := range counts {
 		doc.Matched += c.N
-		doc.EventTypes = append(doc.EventTypes, dueTypeDocument{c.Type, c.N, round(c.Oldest.Seconds(), 3)})
+		doc.EventTypes = append(doc.EventTypes, dueTypeDocument{c.at.shown(), c.Type, c.N, round(c.Oldest.Seconds(), 3)})
 	}
 	return doc
 }

@@ -64,21 +64,78 @@ func originOf(f *pflag.Flag) string {
 func fillFromEnvironment(fs *pflag.FlagSet, getenv func(string) string) error {
 	var bad error
 	fs.VisitAll(func(f *pflag.Flag) {
-		if f.Changed || selects(f) || bad != nil {
-			return
-		}
-		for _, name := range append([]string{twin(f.Name)}, aliases[f.Name]...) {
-			if getenv(name) == "" {
-				continue
-			}
-			if err := fs.Set(f.Name, getenv(name)); err != nil {
-				bad = usage(fmt.Errorf("%s: %w", name, wrongValue(f, getenv(name), errors.Unwrap(err))), "")
-			}
-			setOrigin(f, name)
-			return
+		if bad == nil {
+			bad = fillFlag(fs, f, getenv)
 		}
 	})
 	return bad
+}
+
+func fillFlag(fs *pflag.FlagSet, f *pflag.Flag, getenv func(string) string) error {
+	name := variableOf(f, getenv)
+	if f.Changed || name == "" || f.Annotations[leftMark] != nil {
+		return nil
+	}
+	if err := fs.Set(f.Name, getenv(name)); err != nil {
+		return usage(fmt.Errorf("%s: %w", name, wrongValue(f, getenv(name), errors.Unwrap(err))), "")
+	}
+	setOrigin(f, name)
+	return nil
+}
+
+// variableOf is the variable that sets a flag; "" when none does.
+func variableOf(f *pflag.Flag, getenv func(string) string) string {
+	if selects(f) {
+		return ""
+	}
+	for _, name := range append([]string{twin(f.Name)}, aliases[f.Name]...) {
+		if getenv(name) != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// leftMark is the annotation of a flag that is not to be set at all.
+const leftMark = "left to the configuration file"
+
+// secretVariables hold the signing secrets of a destination without a file.
+var secretVariables = []string{"OUTBOXCTL_SECRET", "HMAC_SECRET", "OUTBOXCTL_SECRET_OLD"}
+
+// leaveToFile refuses flags of a destination beside a file that has destinations, and passes over
+// their variables, with one warning: several destinations cannot have one of each.
+func (a *app) leaveToFile(fs *pflag.FlagSet) error {
+	if a.file == nil || a.file.destinationsNode == nil {
+		return nil
+	}
+	var typed string
+	var ignored []string
+	fs.VisitAll(func(f *pflag.Flag) {
+		if f.Annotations[destinationMark] == nil {
+			return
+		}
+		if f.Changed {
+			typed = f.Name
+		}
+		f.Annotations[leftMark] = []string{"true"}
+		if name := variableOf(f, a.Getenv); name != "" && !a.file.asked[name] {
+			ignored = append(ignored, name)
+		}
+	})
+	if typed != "" {
+		return usage(fmt.Errorf("--%s belongs to one destination, and %s has its own: set %s there", typed, a.file.path, keyOf(typed)), "")
+	}
+	if to := fs.Lookup("to"); to != nil && to.Annotations[destinationMark] != nil {
+		for _, name := range secretVariables {
+			if a.Getenv(name) != "" && !a.file.asked[name] {
+				ignored = append(ignored, name)
+			}
+		}
+	}
+	if len(ignored) > 0 {
+		a.warnOnce("ignored, since %s says it for each destination: %s", a.file.path, strings.Join(ignored, ", "))
+	}
+	return nil
 }
 
 // twin is the name of a flag in the environment.

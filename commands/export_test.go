@@ -13,7 +13,7 @@ var Expand = expand
 
 // ConfigMistakes is what a person reads about a configuration file.
 func ConfigMistakes(text []byte, getenv func(string) string) string {
-	_, r := parseConfig("test.yaml", text, Process{Getenv: getenv})
+	_, r := parseConfig("test.yaml", text, Process{Getenv: getenv}, true)
 	if len(r.mistakes) == 0 {
 		return ""
 	}

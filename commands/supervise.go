@@ -24,12 +24,12 @@ type supervisor struct {
 	dog   bool          // there is a watchdog
 	begun chan struct{} // closed by the first turn
 	first sync.Once
-	turns atomic.Int64 // since the last look
-	shown string       // the status that systemd has
+	shown string // the status that systemd has
 
-	mu   sync.Mutex
-	done map[string]int64 // results by name
-	away bool             // PostgreSQL does not answer
+	mu    sync.Mutex
+	turns map[*atomic.Int64]bool // of each loop since the last look
+	done  map[string]int64       // results by name
+	away  bool                   // PostgreSQL does not answer
 }
 
 // supervised returns nil when nobody wants to know.
@@ -37,7 +37,7 @@ func supervised() *supervisor {
 	if os.Getenv("NOTIFY_SOCKET") == "" {
 		return nil
 	}
-	s := &supervisor{every: statusEvery, begun: make(chan struct{}), done: map[string]int64{}}
+	s := &supervisor{every: statusEvery, begun: make(chan struct{}), turns: map[*atomic.Int64]bool{}, done: map[string]int64{}}
 	if interval, err := daemon.SdWatchdogEnabled(false); err == nil && interval > 0 {
 		s.dog, s.every = true, min(interval/4, statusEvery)
 	}
@@ -56,20 +56,28 @@ func (s *supervisor) waiting(what string) {
 	}
 }
 
-// observe has o's functions tell the supervisor, too.
-func (s *supervisor) observe(o outbox.Observer) outbox.Observer {
+// observe has the functions of a loop's observer tell the supervisor, too, until end is called.
+func (s *supervisor) observe(o outbox.Observer) (seen outbox.Observer, end func()) {
 	if s == nil {
-		return o
+		return o, func() {}
 	}
-	seen := o
+	turns := new(atomic.Int64)
+	s.mu.Lock()
+	s.turns[turns] = true
+	s.mu.Unlock()
+	seen = o
 	seen.Turned = func() {
-		s.turns.Add(1)
+		turns.Add(1)
 		s.first.Do(func() { close(s.begun) })
 	}
 	seen.Settled = func(r outbox.Report) { s.count(r); o.Settled(r) }
 	seen.Trouble = func(err error) { s.setAway(true); o.Trouble(err) }
 	seen.Recovered = func() { s.setAway(false); o.Recovered() }
-	return seen
+	return seen, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.turns, turns)
+	}
 }
 
 // watch speaks to systemd from the loop's first turn until life is done.
@@ -100,10 +108,10 @@ func (s *supervisor) watch(life, stop context.Context) {
 	}
 }
 
-// look feeds the watchdog if the loop has turned since the last time, and renews the status.
+// look feeds the watchdog if every loop has turned since the last time, and renews the status.
 func (s *supervisor) look() {
 	var lines []string
-	if s.turns.Swap(0) > 0 && s.dog {
+	if s.turned() && s.dog {
 		lines = append(lines, daemon.SdNotifyWatchdog)
 	}
 	if line := s.status(); line != s.shown {
@@ -113,6 +121,17 @@ func (s *supervisor) look() {
 	if len(lines) > 0 {
 		s.notify(lines...)
 	}
+}
+
+// turned reports whether every loop goes on.
+func (s *supervisor) turned() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := len(s.turns) > 0
+	for turns := range s.turns {
+		all = turns.Swap(0) > 0 && all
+	}
+	return all
 }
 
 // reloading runs f as a reload.

@@ -52,6 +52,16 @@ func Open(url string, o Options) (outbox.Sink, error) {
 	return nil, fmt.Errorf("url: begins with none of the known schemes: %s", strings.Join(Schemes(), ", "))
 }
 
+// Check says what is wrong with a destination, as [Open] would, and opens no file.
+func Check(url string, o Options) error {
+	if scheme, path, found := strings.Cut(url, ":"); found && strings.EqualFold(scheme, "file") {
+		_, err := filePath(path)
+		return err
+	}
+	_, err := Open(url, o)
+	return err
+}
+
 func openWebhook(url string, o Options) (outbox.Sink, error) {
 	o.Webhook.URL = url
 	s, err := webhook.New(o.Webhook)
@@ -74,18 +84,26 @@ func openStdout(url string, o Options) (outbox.Sink, error) {
 // openFile takes file:PATH, where PATH is used as it is, and file:///PATH.
 func openFile(url string, _ Options) (outbox.Sink, error) {
 	_, path, _ := strings.Cut(url, ":")
-	if rest, ok := strings.CutPrefix(path, "//"); ok {
-		if !strings.HasPrefix(rest, "/") {
-			return nil, errors.New("url: file:// has a host; write file:PATH or file:///PATH")
-		}
-		path = rest
-	}
-	if path == "" {
-		return nil, errors.New("url: file: needs a path")
+	path, err := filePath(path)
+	if err != nil {
+		return nil, err
 	}
 	s, err := file.New(path)
 	if err != nil {
 		return nil, fmt.Errorf("url: %w", err)
 	}
 	return s, nil
+}
+
+func filePath(path string) (string, error) {
+	if rest, ok := strings.CutPrefix(path, "//"); ok {
+		if !strings.HasPrefix(rest, "/") {
+			return "", errors.New("url: file:// has a host; write file:PATH or file:///PATH")
+		}
+		path = rest
+	}
+	if path == "" {
+		return "", errors.New("url: file: needs a path")
+	}
+	return path, nil
 }

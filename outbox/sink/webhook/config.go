@@ -9,6 +9,7 @@ import (
 	"maps"
 	"net/http"
 	"net/textproto"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -50,6 +51,11 @@ type Config struct {
 	CAFile         string // PEM; these authorities alone are trusted; "" means the system's
 	ClientCertFile string // PEM; shown to a receiver that asks for a certificate
 	ClientKeyFile  string // PEM
+
+	// Proxy is the http, https or socks5 URL of a proxy that all requests take; "" means none, whatever
+	// the environment says. It may have a private address. What the destination's name resolves to is
+	// the proxy's to judge then.
+	Proxy string
 }
 
 // withDefaults fills what was left out.
@@ -107,6 +113,18 @@ func userAgent(version string) string {
 		return "outboxctl"
 	}
 	return "outboxctl/" + version
+}
+
+// proxyURL is nil without a proxy. Its errors repeat nothing: there may be a password in it.
+func (c Config) proxyURL() (*url.URL, error) {
+	if c.Proxy == "" {
+		return nil, nil
+	}
+	u, err := url.Parse(c.Proxy)
+	if err != nil || u.Hostname() == "" || !slices.Contains([]string{"http", "https", "socks5"}, u.Scheme) {
+		return nil, errors.New("proxy: want a URL such as http://proxy.example.com:3128, https or socks5")
+	}
+	return u, nil
 }
 
 // tlsConfig reads the certificate files.

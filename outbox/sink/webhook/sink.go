@@ -57,9 +57,19 @@ func New(c Config) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
+	proxy, err := c.proxyURL()
+	if err != nil {
+		return nil, err
+	}
+	if proxy != nil { // it alone is dialled, and often stands inside
+		guard = newGuard(true)
+	}
 	dialer := &net.Dialer{Timeout: c.Timeout, Control: control(guard)}
 	s := &Sink{target: to, format: c.Format, sentAt: c.BodySentAt, timeout: c.Timeout, fixed: fixed,
 		dialer: dialer, transport: newTransport(c, conf, dialer)}
+	if proxy != nil {
+		s.transport.Proxy = http.ProxyURL(proxy)
+	}
 	s.prepare()
 	if err := s.SetSecrets(c.Secrets); err != nil {
 		return nil, err
