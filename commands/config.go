@@ -140,8 +140,8 @@ func (a *app) fileSettings() (all []shownSetting) {
 	if a.file == nil {
 		return all
 	}
-	if a.file.redacted != nil {
-		all = append(all, shownSetting{"redact", a.file.redacted.texts, a.file.at(a.file.redacted)})
+	if a.file.redacted.line > 0 {
+		all = append(all, shownSetting{"redact", a.file.redacted.texts, a.file.at(&a.file.redacted)})
 	}
 	for _, d := range a.file.destinations {
 		all = append(all, d.shownSettings(a.file)...)

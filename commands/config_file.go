@@ -22,7 +22,7 @@ type configFile struct {
 	path     string
 	settings map[string]*configSetting // by key
 	redact   outbox.Redaction
-	redacted *configSetting  // the same as it is written
+	redacted configSetting   // the same as it is written; its line is 0 without
 	asked    map[string]bool // the variables that it names
 
 	destinations     []*fileDestination
@@ -190,7 +190,7 @@ func (s *configSetting) set(flag *pflag.Flag) error {
 
 func (f *configFile) readRedact(r *configReader, pair configPair) {
 	r.show(pair.value)
-	f.redacted = &configSetting{line: pair.key.Line}
+	f.redacted = configSetting{line: pair.key.Line}
 	for _, item := range r.items(pair.value) {
 		path, ok := r.text(item, "redact")
 		if !ok {
@@ -293,7 +293,7 @@ func (f *configFile) fill(fs *pflag.FlagSet) error {
 // count is how many settings there are.
 func (f *configFile) count() int {
 	n := len(f.settings)
-	if f.redacted != nil {
+	if f.redacted.line > 0 {
 		n++
 	}
 	return n
