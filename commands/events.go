@@ -12,6 +12,6 @@ receiver refuses, and give up what nobody needs.`,
 		Args:    noArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(newEventsList(a), newEventsShow(a), newEventsExplain(a), newEventsDiscard(a))
+	cmd.AddCommand(newEventsList(a), newEventsShow(a), newEventsExplain(a), newEventsEdit(a), newEventsDiscard(a))
 	return cmd
 }

@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -100,8 +99,7 @@ func (o *eventsListOptions) run(ctx context.Context, a *app) error {
 // slowList says how to ask for less.
 func slowList(err error) error {
 	const queryCanceled = "57014"
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || pg.Code != queryCanceled {
+	if postgresCode(err) != queryCanceled {
 		return err
 	}
 	return &failure{exitError, errors.New("list: given up, too many events had to be looked at for this filter"),

@@ -102,6 +102,7 @@ func TestReadmeFlagsExist(t *testing.T) {
 		{"backfill"},
 		{"config", "show"},
 		{"dispatch"},
+		{"events", "edit"},
 		{"events", "explain"},
 		{"events", "list"},
 		{"events", "show"},

@@ -55,7 +55,7 @@ grant select on :"schema".outbox_migrations to :"dispatcher";
 grant select on table :tables to :"operator";
 grant insert (source_id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, idempotency_key, destination,
               headers, payload, payload_bytes, status, available_at, created_at, origin),
-      update (destination, headers, payload, payload_bytes, status, attempts, available_at, next_attempt_at, lease, lease_until,
+      update (idempotency_key, destination, headers, payload, payload_bytes, status, attempts, available_at, next_attempt_at, lease, lease_until,
               finished_at, updated_at, receipt, error, error_kind, error_code, origin),
       delete
    on :"schema".outbox to :"operator";

@@ -247,7 +247,7 @@ func TestRolesAreRefusedTheRest(t *testing.T) {
 		{`select destination from {schema}.outbox`, "producer dispatcher operator reader cdc"},
 		{`update {schema}.outbox set payload = '{"n": 2}'`, "operator"},
 		{`update {schema}.outbox set ` + finish + ` where false`, "dispatcher operator"},
-		{`update {schema}.outbox set idempotency_key = gen_random_uuid()`, ""},
+		{`update {schema}.outbox set idempotency_key = gen_random_uuid()`, "operator"},
 		{`insert into {schema}.outbox (aggregate_type, aggregate_id, event_type, payload) values ('order', '1', 'x', '{}')`, "producer operator"},
 		{`insert into {schema}.outbox (aggregate_type, aggregate_id, event_type, payload, status, finished_at)
 values ('order', '1', 'x', '{}', 'delivered', now())`, ""},
