@@ -14,7 +14,7 @@ import (
 
 // seen knows which events are there: in the outbox and in the archive, of what a backfill is about.
 // Neither has an index by aggregate over finished events, and the hot path pays for none. So all of
-// them are read once, in the order of their ids, and from then on those that are new. It takes 16
+// them are read once, and from then on those that are new. It takes 16
 // bytes for an event, and as many again for one whose key comes from [BackfillKey].
 //
 // What is new has a higher id, but for what was inserted before the reading and committed after it.
@@ -71,15 +71,15 @@ select (select coalesce(max(id), 0) from {schema}.outbox),
                 and mode in ('RowExclusiveLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock')
                 and pid is distinct from pg_backend_pid())`
 
-	boundSQL = `
-select coalesce(max(id), 0)
-  from (select id from {schema}.outbox where id > @after order by id limit 50000) o -- outbox_pkey`
-
-	hotEventsSQL = `
+	allEventsSQL = `
 select tenant_id, aggregate_type, aggregate_id, event_type, idempotency_key, origin
   from {schema}.outbox
- where id > @after -- outbox_pkey
-   and id <= @upto` + events
+ where true` + events
+
+	newEventsSQL = `
+select tenant_id, aggregate_type, aggregate_id, event_type, idempotency_key, origin
+  from {schema}.outbox
+ where id > @after -- outbox_pkey` + events
 
 	archiveSQL = `select to_regclass(@archive::text) is not null`
 
@@ -181,38 +181,24 @@ func (b *Backfill) writers(ctx context.Context) (top int64, transactions []strin
 	return top, transactions, err
 }
 
-// gatherAll reads the outbox in short transactions, which hold up no vacuum, and the archive after
-// it: what is moved there meanwhile is read once at least.
+// gatherAll reads the outbox from end to end in one statement, and the archive after it: what is moved
+// there meanwhile is read once at least.
 func (b *Backfill) gatherAll(ctx context.Context) error {
-	add := func(id uuid.UUID) { b.seen.old = append(b.seen.old, id) }
-	read := func(tx pgx.Tx, sql string, args pgx.NamedArgs) error {
-		return b.seen.read(ctx, tx, b.store.sql(sql), args, b.source.unique, add)
-	}
-	args := b.seen.args()
-	for after := int64(-1 << 62); ; {
-		var upto int64
-		err := b.store.inTx(ctx, slowReads, func(tx pgx.Tx) error {
-			args["after"] = after
-			if err := tx.QueryRow(ctx, b.store.sql(boundSQL), args).Scan(&upto); err != nil || upto == 0 {
-				return err
-			}
-			args["upto"] = upto
-			return read(tx, hotEventsSQL, args)
+	read := func(tx pgx.Tx, sql string) error {
+		return b.seen.read(ctx, tx, b.store.sql(sql), b.seen.args(), b.source.unique, func(id uuid.UUID) {
+			b.seen.old = append(b.seen.old, id)
 		})
-		if err != nil {
-			return err
-		}
-		if upto == 0 || upto >= b.seen.mark {
-			break
-		}
-		after = upto
+	}
+	err := b.store.inTx(ctx, slowReads, func(tx pgx.Tx) error { return read(tx, allEventsSQL) })
+	if err != nil {
+		return err
 	}
 	return b.store.inTx(ctx, slowReads, func(tx pgx.Tx) error {
 		var there bool
 		if err := tx.QueryRow(ctx, archiveSQL, b.store.tables()).Scan(&there); err != nil || !there {
 			return err
 		}
-		return read(tx, archivedEventsSQL, b.seen.args())
+		return read(tx, archivedEventsSQL)
 	})
 }
 
@@ -226,8 +212,8 @@ func (b *Backfill) catchUp(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	args := s.args()
-	args["after"], args["upto"] = s.mark, int64(1<<62)
-	err := s.read(ctx, tx, b.store.sql(hotEventsSQL), args, b.source.unique, func(id uuid.UUID) { s.fresh[id] = true })
+	args["after"] = s.mark
+	err := s.read(ctx, tx, b.store.sql(newEventsSQL), args, b.source.unique, func(id uuid.UUID) { s.fresh[id] = true })
 	if err != nil {
 		return err
 	}
