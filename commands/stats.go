@@ -21,6 +21,7 @@ type statsOptions struct {
 	by         string
 	outputFile string
 	check      checkOptions
+	watch      durationValue // 0 = look once
 }
 
 // How many names are listed when nobody says --top.
@@ -42,6 +43,7 @@ changes nothing and is cheap enough for every second: it reads open events by in
 and takes rates from what dispatchers have summed up. More than 100,000 finished
 events are estimated, marked with ~, and so are more than 500,000 open ones.
 
+With --watch it looks again and again until it is stopped, which is no error.
 -o prometheus is for the textfile collector of the node exporter, with --output-file.
 -o csv lists the same numbers, or those of --by.
 
@@ -51,6 +53,7 @@ UNKNOWN (it cannot judge: PostgreSQL is away, a flag is wrong). A limit may be o
 ` + exitCodes,
 		Example: `  outboxctl stats
   outboxctl stats --since 1h
+  outboxctl stats --watch
   outboxctl stats --by hour --since 1d
   outboxctl stats --check --max-dead 0
   outboxctl stats -o json | jq .lag_seconds
@@ -71,6 +74,9 @@ func (o *statsOptions) flags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.top, "top", 0, "`number` of names in each list (default: 5, with --by 50, in documents 1000)")
 	fs.StringVar(&o.outputFile, "output-file", "", "write the results into this `file`, which is replaced at once")
 	o.check.flags(fs)
+	fs.Var(&o.watch, "watch", "look again and again, after this pause: on a terminal it redraws the screen")
+	fs.Lookup("watch").NoOptDefVal = "2s"
+	fs.Lookup("watch").DefValue = ""
 }
 
 // validate refuses what makes no sense.
@@ -88,6 +94,8 @@ func (o *statsOptions) validate(a *app, fs *pflag.FlagSet) error {
 		return usage(errors.New("--check and --by exclude each other"), "")
 	case o.check.on && a.global.output != "table" && a.global.output != "json":
 		return usage(errors.New("--check answers with one line, or with -o json"), "")
+	case fs.Changed("watch"):
+		return o.checkWatch(a)
 	}
 	return nil
 }
@@ -102,6 +110,9 @@ func (o *statsOptions) run(ctx context.Context, a *app, fs *pflag.FlagSet) error
 	}
 	defer db.Close()
 	store := outbox.NewStore(db, a.global.schema)
+	if o.watch > 0 {
+		return o.watchStats(ctx, a, store)
+	}
 	return statsFailure(a.toFile(o.outputFile, func(a *app) error { return o.show(ctx, a, store) }))
 }
 
@@ -155,7 +166,7 @@ func statsFailure(err error) error {
 		return &failure{exitError, errors.New("stats: somebody has locked a table of the outbox, as a migration or VACUUM FULL does, for a second and more"),
 			"run it again; who it is: select * from pg_locks where mode = 'AccessExclusiveLock'"}
 	case ok && pg.Code == queryCanceled:
-		return &failure{exitError, errors.New("stats: PostgreSQL took longer than 5s for an answer"),
+		return &failure{exitError, errors.New("stats: PostgreSQL took longer than 10s for an answer"),
 			"run it again with a shorter --since, or when PostgreSQL is less busy"}
 	}
 	return err

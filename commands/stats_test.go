@@ -1,14 +1,19 @@
 package commands_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
+	"os"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxctl/outboxctl/commands"
 	"github.com/outboxctl/outboxctl/outbox/outboxtest"
 )
 
@@ -95,3 +100,74 @@ func lockTable(t *testing.T, url string) (unlock func()) {
 	}
 	return func() { _ = conn.Close(context.Background()) }
 }
+
+// pressed is a writer that presses Ctrl-C when it has seen a text so often.
+type pressed struct {
+	bytes.Buffer
+	text    string
+	times   int
+	signals chan os.Signal
+}
+
+func (p *pressed) Write(b []byte) (int, error) {
+	n, err := p.Buffer.Write(b)
+	if p.times > 0 && strings.Count(p.String(), p.text) >= p.times {
+		p.times = 0
+		p.signals <- os.Interrupt
+	}
+	return n, err
+}
+
+// watch runs stats --watch until a text has been written so often.
+func watch(url string, out io.Writer, signals chan os.Signal, args ...string) (code int, words string) {
+	var stderr bytes.Buffer
+	code = commands.Main(commands.Process{
+		Args: append([]string{"stats", "--watch=500ms"}, args...), In: strings.NewReader(""), Out: out, Err: &stderr, Signals: signals,
+		Getenv: func(name string) string {
+			return map[string]string{"DATABASE_URL": url, "TERM": "xterm"}[name]
+		},
+	})
+	return code, stderr.String()
+}
+
+// Without a terminal each look is a block, or a line of JSON; Ctrl-C is no error.
+func TestWatchWritesOneLookAfterTheOther(t *testing.T) {
+	t.Parallel()
+	url := outboxtest.URL(t)
+	for _, tt := range []struct{ output, text string }{{"table", "\nlag "}, {"json", `{"schema":"outboxctl.stats/v1",`}} {
+		out := &pressed{text: tt.text, times: 3, signals: make(chan os.Signal, 1)}
+		code, words := watch(url, out, out.signals, "-o", tt.output)
+		if code != 0 || words != "" {
+			t.Errorf("-o %s: exit %d: %s", tt.output, code, words)
+		}
+		if tt.output == "json" && strings.Count(out.String(), "\n") != 3 {
+			t.Errorf("not three lines: %q", out)
+		}
+		if strings.Contains(out.String(), "\x1b") {
+			t.Errorf("-o %s: something for a terminal: %q", tt.output, out)
+		}
+	}
+}
+
+// When PostgreSQL does not answer meanwhile it says so and goes on.
+func TestWatchOutlivesTrouble(t *testing.T) {
+	t.Parallel()
+	url := outboxtest.URL(t)
+	out := &pressed{text: "\n", times: 2, signals: make(chan os.Signal, 1)}
+	unlock := func() {}
+	first := writerFunc(func(b []byte) (int, error) {
+		if out.Len() == 0 {
+			unlock = lockTable(t, url)
+			time.AfterFunc(3*time.Second, func() { unlock() })
+		}
+		return out.Write(b)
+	})
+	code, words := watch(url, first, out.signals, "-o", "json")
+	if code != 0 || !strings.Contains(words, "somebody has locked a table of the outbox") || strings.Count(out.String(), "\n") != 2 {
+		t.Errorf("exit %d: %q %q, want 0, a line of trouble and two looks", code, words, out)
+	}
+}
+
+type writerFunc func(b []byte) (int, error)
+
+func (f writerFunc) Write(b []byte) (int, error) { return f(b) }

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-var statsLimits = limits{statement: 5 * time.Second, lock: time.Second, reads: true}
+var statsLimits = limits{statement: 10 * time.Second, lock: time.Second, reads: true}
 
 // Look says what [Store.Stats] is to look at.
 type Look struct {
