@@ -63,7 +63,7 @@ UNKNOWN (it cannot judge: PostgreSQL is away, a flag is wrong). A limit may be o
 	}
 	o.flags(cmd.Flags())
 	outputs(cmd, "csv", "prometheus")
-	cmd.AddCommand(newStatsErrors(a))
+	cmd.AddCommand(newStatsErrors(a), newStatsDoctor(a))
 	return cmd
 }
 

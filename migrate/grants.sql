@@ -43,6 +43,7 @@ grant select,
 grant select, insert on :"schema".outbox_attempts to :"dispatcher";
 grant select, insert, update (n, latency, age) on :"schema".outbox_rollup to :"dispatcher";
 grant select, insert, update (seen_at), delete on :"schema".outbox_workers to :"dispatcher";
+grant select, insert on :"schema".outbox_samples to :"dispatcher"; -- stats leave a mark for doctor
 grant select, insert (destination, ordering, breaker, breaker_at, paused_until, pause_reason, paused_by, updated_at),
       update (ordering, breaker, breaker_at, paused_until, pause_reason, paused_by, updated_at)
    on :"schema".outbox_destinations to :"dispatcher";
@@ -60,6 +61,7 @@ grant insert (source_id, tenant_id, aggregate_type, aggregate_id, event_type, sc
       delete
    on :"schema".outbox to :"operator";
 grant delete on :"schema".outbox_attempts, :"schema".outbox_rollup, :"schema".outbox_samples to :"operator";
+grant insert on :"schema".outbox_samples to :"operator"; -- stats leave a mark for doctor
 grant insert, update (headers, payload, payload_bytes) on :"schema".outbox_archive to :"operator";
 grant execute on function :"schema".outbox_archive_prepare, :"schema".outbox_archive_drop, :"schema".outbox_forget to :"operator";
 grant insert on :"schema".outbox_audit to :"operator";
