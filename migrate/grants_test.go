@@ -81,7 +81,7 @@ func TestGrantsNameEveryColumn(t *testing.T) {
 		{"operator", "insert", except("id", "attempts", "next_attempt_at", "lease", "lease_until",
 			"last_attempt_at", "finished_at", "updated_at", "receipt", "error", "error_kind", "error_code")},
 		{"operator", "update", except("id", "source_id", "tenant_id", "aggregate_type", "aggregate_id", "event_type",
-			"schema_version", "idempotency_key", "created_at", "last_attempt_at")},
+			"schema_version", "created_at", "last_attempt_at")},
 		{"dispatcher", "select", all},
 		{"dispatcher", "insert", except("id", "status", "attempts", "available_at", "next_attempt_at", "lease", "lease_until",
 			"last_attempt_at", "finished_at", "updated_at", "receipt", "error", "error_kind", "error_code")},
