@@ -288,7 +288,7 @@ func overtakenWords(o outbox.Overtaken) []string {
 	case o.Aggregates > 0:
 		return []string{fmt.Sprintf("warning: of %s out of %s a later event was delivered already", counted(int64(o.Aggregates), "aggregate"), thousands(int64(o.Looked)))}
 	case o.Cut:
-		return []string{"whether later events of these aggregates were delivered was looked at for a part only: of that part, none"}
+		return []string{"no later event of these aggregates was found delivered, but only a part was looked at"}
 	}
 	return nil
 }
