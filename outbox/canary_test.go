@@ -104,3 +104,22 @@ func TestCanaryTakesNoRetryForASuccess(t *testing.T) {
 		t.Errorf("unserved %q, but a dispatcher is alive", first.Unserved)
 	}
 }
+
+// Nobody waits for the rest of a wave that cannot arrive any more.
+func TestCanaryStopsAsSoonAsItsWaveIsLost(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	bury(t, db, 20)
+	store := outbox.NewStore(db, "public")
+	run, err := store.Begin(context.Background(), outbox.Operation{Command: "replay"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	canary := outbox.Canary{Waves: []int{10}, MinSuccess: 0.9, Timeout: time.Hour, Tell: func(w outbox.Wave) {
+		exec(t, db, `update outbox set finished_at = clock_timestamp(), status = 'failed', error_kind = 'http' where finished_at is null and id in (2, 3)`)
+	}}
+	err = store.Replay(failed(t, db)).InWaves(context.Background(), run, canary, outbox.Pace{}, nil)
+	if stopped, ok := errors.AsType[*outbox.CanaryError](err); !ok || stopped.Open != 8 || stopped.Ended != 2 {
+		t.Errorf("InWaves() = %v, want an end with eight events open", err)
+	}
+}

@@ -97,3 +97,18 @@ func TestMoveTakesNoKeyTwice(t *testing.T) {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
+
+func TestDiscardLeavesWhatIsInFlight(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	q := newQueue(db)
+	events := claimed(t, db, q, 3)
+	insert(t, db, 2)
+	got := tallied(operate(t, db, "discard", outbox.NewStore(db, "public").Discard(discardOf(outbox.Pending)), 10))
+	if diff := cmp.Diff(tally{2, map[string]int64{outbox.SkipInFlight: 3}}, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if done := exchange(t, q, outcomes(events, outbox.Delivered), 0); len(done.Lost) > 0 {
+		t.Errorf("%d leases were lost", len(done.Lost))
+	}
+}
