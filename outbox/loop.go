@@ -1,0 +1,152 @@
+package outbox
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// The rhythm of the loop.
+const (
+	minPoll     = 10 * time.Millisecond  // after the first empty claim; doubles from there
+	linger      = 10 * time.Millisecond  // an outcome waits this long for company
+	minTrouble  = 100 * time.Millisecond // after the first failed exchange; doubles from there
+	maxTrouble  = 2 * time.Second
+	heldDelay   = time.Second      // before an outcome whose row is locked is offered again
+	leaseMargin = time.Second      // an event is sent only with RequestTimeout and this left
+	pulse       = time.Second      // between turns, for an observer who wants to see them
+	killWait    = 2 * time.Second  // for sinks to return after the second signal
+	lastSettles = 10 * time.Second // for results when the source is away at the end
+)
+
+// loop is the state of one run. Only the goroutine in run touches it.
+type loop struct {
+	*Dispatcher
+	summary Summary
+
+	ready    []leased  // claimed, not sent
+	sending  int       // being sent
+	finished []Outcome // to be settled
+	held     []Outcome // to be settled, but locked by somebody: offered on their own
+	retries  dueTimes  // of this run, with Once
+
+	jobs    chan leased
+	results chan Outcome
+	turns   chan exchanged
+	wg      sync.WaitGroup
+	work    context.Context // of deliveries; ends when they are cut off
+	cut     context.CancelFunc
+
+	moved       time.Time // when a delivery began or ended last
+	exchanging  bool
+	lingerUntil time.Time // when finished outcomes are settled at the latest; zero = none
+	pollAt      time.Time // the next claim, when there is nothing to do
+	poll        time.Duration
+	heldUntil   time.Time
+	trouble     time.Duration // the last wait after a failed exchange; 0 = none
+	troubleAt   time.Time     // no exchange before
+	fresh       bool          // the next claim looks from the very start
+	idle        bool          // the last exchange found nothing due and left nothing undone
+
+	stopping bool
+	patience time.Time // after it, a loop that ends gives up on results that it cannot write
+	failure  error     // of the last exchange
+	refusal  error     // of some held outcome
+}
+
+func newLoop(d *Dispatcher, stop context.Context) *loop {
+	l := &loop{
+		Dispatcher: d,
+		jobs:       make(chan leased, d.Parallel),
+		results:    make(chan Outcome, d.Parallel),
+		turns:      make(chan exchanged, 1),
+		poll:       minPoll,
+		fresh:      true,
+	}
+	l.summary.begin()
+	l.work, l.cut = context.WithCancel(context.WithoutCancel(stop))
+	for range d.Parallel {
+		l.wg.Go(l.deliverAll)
+	}
+	return l
+}
+
+// close ends the deliverers and waits for them, unless there is no time for that.
+func (l *loop) close(wait bool) {
+	l.cut()
+	close(l.jobs)
+	if wait {
+		l.wg.Wait()
+	}
+}
+
+func (l *loop) run(stop, kill context.Context) error {
+	var grace <-chan time.Time
+	stopped := stop.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		if l.Observer.Turned != nil {
+			l.Observer.Turned()
+		}
+		l.send()
+		l.exchange()
+		if l.done() {
+			return l.failure
+		}
+		timer.Reset(l.sleep())
+		select {
+		case out := <-l.results:
+			l.finish(out)
+			l.drainResults()
+		case t := <-l.turns:
+			l.settle(t)
+		case <-timer.C:
+		case <-stopped:
+			stopped = nil
+			grace = time.After(l.Grace)
+			l.stop()
+		case <-grace:
+			l.cut()
+		case <-kill.Done():
+			l.stop()
+			l.kill()
+			return l.failure
+		}
+	}
+}
+
+// sleep is how long nothing will happen by itself.
+func (l *loop) sleep() time.Duration {
+	const forever = time.Hour
+	if l.exchanging {
+		return forever
+	}
+	wait := forever
+	until := func(t time.Time) { wait = min(wait, time.Until(t)) }
+	if len(l.finished) > 0 {
+		until(l.lingerUntil)
+	}
+	if len(l.held) > 0 {
+		until(l.heldUntil)
+	}
+	if l.room() > 0 && len(l.ready) == 0 && l.sending < l.Parallel {
+		until(l.pollAt)
+	}
+	if l.idle && len(l.retries) > 0 {
+		until(l.retries[0])
+	}
+	if wait < forever {
+		wait = max(wait, time.Until(l.troubleAt))
+	}
+	if l.Observer.Turned != nil && !l.overdue() {
+		wait = min(wait, pulse)
+	}
+	return max(wait, 0)
+}
+
+// overdue reports whether deliveries are under way and none has come back for longer than each may
+// take: their sink does not keep to its deadline.
+func (l *loop) overdue() bool {
+	return l.sending > 0 && time.Since(l.moved) > l.RequestTimeout+leaseMargin
+}
