@@ -28,13 +28,14 @@ var ErrUnreadable = errors.New("the payload cannot be read")
 // Want is what a loop asks of its source.
 type Want struct {
 	N     int  // events at most; 0 = none, settle only
+	Run   int  // of one aggregate at most, where its events are ordered; ≥ 1
 	Fresh bool // look from the very start, for late commits and lapsed leases too
 }
 
 // Exchanged is the result of an exchange. Every outcome that was offered and is in neither Lost
 // nor Held is settled.
 type Exchanged struct {
-	Events    []Event   // claimed, in order of due time and id; their leases began after the call did
+	Events    []Event   // claimed, in the order to send them; their leases began after the call did
 	Lost      []Outcome // not ours any more: nothing was changed
 	Held      []Outcome // not settled, to be offered again
 	Refused   error     // why some of Held were refused, not just locked; nil = none was
@@ -63,6 +64,9 @@ type Dispatcher struct {
 	Source Source
 	Sink   Sink
 	Policy Policy
+
+	Ordering Ordering // as that of Source
+	OnDead   OnDead   // likewise
 
 	BatchSize      int           // claimed and unsettled events at most; ≥ 1
 	Parallel       int           // of these being sent at most; ≥ 1

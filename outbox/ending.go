@@ -35,7 +35,7 @@ func (l *loop) done() bool {
 func (l *loop) ending() bool { return l.stopping || l.Once }
 
 // undone is how many claimed events are not settled, those being sent left out.
-func (l *loop) undone() int { return len(l.ready) + len(l.finished) + len(l.held) }
+func (l *loop) undone() int { return l.unsent + len(l.finished) + len(l.held) }
 
 // stuck reports whether only others can get the loop on: the source is away, or all that is left
 // are outcomes that it does not take.

@@ -22,12 +22,16 @@ func (l *loop) room() int {
 	if l.stopping {
 		return 0
 	}
-	n := l.BatchSize - len(l.ready) - l.sending - len(l.held)
+	n := l.BatchSize - l.unsent - l.sending - len(l.held)
 	if l.MaxEvents > 0 {
-		n = min(n, l.MaxEvents-l.summary.Sent-len(l.ready))
+		n = min(n, l.MaxEvents-l.summary.Sent-l.unsent)
 	}
 	return max(n, 0)
 }
+
+// share is how many events of one aggregate a claim may take: as many runs of that length as can be
+// sent at once fill a batch, so that however many events one has, there is room for others.
+func (l *loop) share() int { return max(l.BatchSize/l.Parallel, 1) }
 
 // exchange starts an exchange with the source if one is called for: with the outcomes that are due
 // to be settled and room for new events, or with the held ones alone.
@@ -36,7 +40,7 @@ func (l *loop) exchange() {
 	if l.exchanging || now.Before(l.troubleAt) {
 		return
 	}
-	want := Want{N: l.room(), Fresh: l.fresh || l.idle}
+	want := Want{N: l.room(), Run: l.share(), Fresh: l.fresh || l.idle}
 	if now.Before(l.pollAt) && len(l.finished) == 0 {
 		want.N = 0
 	}
@@ -129,9 +133,12 @@ func (l *loop) tellRefusal(err error) {
 
 func (l *loop) claimed(t exchanged) {
 	until := t.began.Add(l.Lease)
+	events := make([]leased, len(t.Events))
 	for i := range t.Events {
-		l.ready = append(l.ready, leased{&t.Events[i], until})
+		events[i] = leased{&t.Events[i], until}
 	}
+	l.ready = append(l.ready, l.runs(events)...)
+	l.unsent += len(events)
 	if l.stopping {
 		l.releaseReady()
 	}
@@ -154,6 +161,7 @@ func (l *loop) pace(t exchanged) {
 		}
 	}
 	if t.want.N == 0 {
+		l.idle = false // what was settled may be what others waited for
 		return
 	}
 	l.fresh = false

@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -12,29 +13,64 @@ type leased struct {
 	until time.Time
 }
 
-// send hands claimed events to the deliverers as far as there are free ones. What has too little of
-// its lease left is given back instead; what cannot be sent at all ends here.
-func (l *loop) send() {
-	sent := 0
-	for _, ev := range l.ready {
-		if l.sending == l.Parallel {
-			break
+// run is what is sent one event after the other, all under one lease: events of one aggregate that
+// follow each other. Where there is no order, each event is a run of its own.
+type run []leased
+
+// runs divides what was claimed, which is in the order to send it.
+func (l *loop) runs(events []leased) (runs []run) {
+	for from := 0; from < len(events); {
+		to := from + 1
+		for l.Ordering == OrderingAggregate && to < len(events) && events[to].aggregate() == events[from].aggregate() {
+			to++
 		}
-		sent++
-		if out, never := l.Policy.unsendable(ev.Event); never {
-			l.conclude(out)
-			continue
-		}
-		if time.Until(ev.until) < l.RequestTimeout+leaseMargin {
-			l.conclude(release(ev.Event))
-			continue
-		}
-		l.sending++
-		l.moved = time.Now()
-		l.summary.Sent++
-		l.jobs <- ev // has room for all deliverers
+		runs = append(runs, events[from:to:to])
+		from = to
 	}
-	l.ready = l.ready[sent:]
+	return runs
+}
+
+// send hands claimed events to the deliverers as far as there are free ones.
+func (l *loop) send() {
+	for l.sending < l.Parallel && len(l.ready) > 0 {
+		r := l.ready[0]
+		l.ready = l.ready[1:]
+		l.advance(r)
+	}
+}
+
+// advance sends the first event of a run. One that has too little of its lease left is given back
+// instead; one that cannot be sent at all ends here, and the next may have its turn.
+func (l *loop) advance(r run) {
+	for len(r) > 0 {
+		ev := r[0]
+		r = r[1:]
+		l.unsent--
+		out, never := l.Policy.unsendable(ev.Event)
+		if !never && time.Until(ev.until) >= l.RequestTimeout+leaseMargin {
+			l.hand(ev, r)
+			return
+		}
+		if !never {
+			out = release(ev.Event)
+		}
+		l.conclude(out)
+		if !l.OnDead.goesOn(out) {
+			l.giveBack(r)
+			return
+		}
+	}
+}
+
+// hand gives an event to a deliverer; the rest of its run waits.
+func (l *loop) hand(ev leased, rest run) {
+	if len(rest) > 0 {
+		l.behind[claimKey{ev.ID, ev.Lease}] = rest
+	}
+	l.sending++
+	l.moved = time.Now()
+	l.summary.Sent++
+	l.jobs <- ev // has room for all deliverers
 }
 
 // deliverAll is a deliverer: it sends one event after the other.
@@ -104,6 +140,25 @@ func (l *loop) finish(out Outcome) {
 	l.sending--
 	l.moved = time.Now()
 	l.conclude(out)
+	rest, waits := l.behind[out.key()]
+	switch delete(l.behind, out.key()); {
+	case !waits:
+	case l.OnDead.goesOn(out):
+		l.ready = slices.Insert(l.ready, 0, l.fitting(rest, out.Latency)) // back to back
+	default:
+		l.giveBack(rest)
+	}
+}
+
+// fitting gives the end of a run back that its lease will not cover, if each event takes as long as
+// the last one did.
+func (l *loop) fitting(r run, took time.Duration) run {
+	fit := 0
+	if left := time.Until(r[0].until) - l.RequestTimeout - leaseMargin; left >= 0 {
+		fit = min(len(r), 1+int(left/max(took, 1)))
+	}
+	l.giveBack(r[fit:])
+	return r[:fit]
 }
 
 // drainResults takes what else has finished, so that the loop turns once for all of them.
@@ -126,9 +181,22 @@ func (l *loop) conclude(out Outcome) {
 	}
 }
 
+// releaseReady gives back what is unsent.
 func (l *loop) releaseReady() {
-	for _, ev := range l.ready {
-		l.conclude(release(ev.Event))
+	for _, r := range l.ready {
+		l.giveBack(r)
+	}
+	for _, r := range l.behind {
+		l.giveBack(r)
 	}
 	l.ready = nil
+	clear(l.behind)
+}
+
+// giveBack releases a run unsent, together with the outcome that is the reason for it.
+func (l *loop) giveBack(r run) {
+	for _, ev := range r {
+		l.conclude(release(ev.Event))
+	}
+	l.unsent -= len(r)
 }

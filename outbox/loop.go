@@ -24,11 +24,13 @@ type loop struct {
 	*Dispatcher
 	summary Summary
 
-	ready    []leased  // claimed, not sent
-	sending  int       // being sent
-	finished []Outcome // to be settled
-	held     []Outcome // to be settled, but locked by somebody: offered on their own
-	retries  dueTimes  // of this run, with Once
+	ready    []run            // claimed, none of each being sent
+	behind   map[claimKey]run // claimed, to be sent after one that is being sent
+	unsent   int              // events in both
+	sending  int              // events being sent
+	finished []Outcome        // to be settled
+	held     []Outcome        // to be settled, but locked by somebody: offered on their own
+	retries  dueTimes         // of this run, with Once
 
 	jobs    chan leased
 	results chan Outcome
@@ -57,6 +59,7 @@ type loop struct {
 func newLoop(d *Dispatcher, stop context.Context) *loop {
 	l := &loop{
 		Dispatcher: d,
+		behind:     map[claimKey]run{},
 		jobs:       make(chan leased, d.Parallel),
 		results:    make(chan Outcome, d.Parallel),
 		turns:      make(chan exchanged, 1),

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"testing"
@@ -23,6 +24,7 @@ type table struct {
 	roundTrip time.Duration       // of an exchange; its work is done half-way
 	fault     func(n int) fault   // of the n-th exchange, from 1; nil = none
 	locked    func(id int64) bool // by somebody else; nil = none
+	ordered   bool                // by aggregate
 	turns     []turn              // every exchange
 	unsettled int                 // claimed and unsettled, the most there ever were
 }
@@ -124,7 +126,11 @@ func (t *table) work(outs []outbox.Outcome, want outbox.Want) (done outbox.Excha
 	if len(done.Held) > 0 { // as the queue does: then it settles alone
 		return done
 	}
-	done.Events = t.claim(want.N)
+	if t.ordered {
+		done.Events = t.claimRuns(want)
+	} else {
+		done.Events = t.claim(want.N)
+	}
 	done.CameRound = len(done.Events) < want.N
 	t.unsettled = max(t.unsettled, t.inProgress())
 	return done
@@ -149,8 +155,39 @@ func (t *table) claim(n int) (events []outbox.Event) {
 			t.locked != nil && t.locked(r.ID)
 	})
 	slices.SortStableFunc(due, func(a, b *row) int { return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.ID, b.ID)) })
-	for _, r := range due[:min(n, len(due))] {
-		r.status, r.Lease, r.until = outbox.InProgress, fmt.Sprint("claim ", t.leases), now.Add(t.lease)
+	return t.hand(due[:min(n, len(due))])
+}
+
+// claimRuns takes the due events at the head of each aggregate of which none is being sent.
+func (t *table) claimRuns(want outbox.Want) (events []outbox.Event) {
+	t.leases++
+	now := time.Now()
+	of := map[string][]*row{}
+	for _, r := range t.rows {
+		if !r.status.Final() {
+			of[r.AggregateID] = append(of[r.AggregateID], r)
+		}
+	}
+	for _, id := range slices.Sorted(maps.Keys(of)) {
+		if slices.ContainsFunc(of[id], func(r *row) bool { return r.Lease != "" && !r.until.Before(now) }) {
+			continue
+		}
+		var run []*row
+		for _, r := range of[id] {
+			if r.due.After(now) || len(run) == want.Run || len(events)+len(run) == want.N || t.locked != nil && t.locked(r.ID) {
+				break
+			}
+			run = append(run, r)
+		}
+		events = append(events, t.hand(run)...)
+	}
+	return events
+}
+
+// hand leases rows to who claims them.
+func (t *table) hand(rows []*row) (events []outbox.Event) {
+	for _, r := range rows {
+		r.status, r.Lease, r.until = outbox.InProgress, fmt.Sprint("claim ", t.leases), time.Now().Add(t.lease)
 		r.Attempts++
 		r.orphan = false
 		events = append(events, r.Event)
