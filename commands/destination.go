@@ -85,6 +85,8 @@ func (d *destination) flags(all *pflag.FlagSet) {
 	fs.StringVar(&d.clientCert, "client-cert-file", "", "PEM `file` with the certificate to show to a receiver that asks for one")
 	fs.StringVar(&d.clientKey, "client-key-file", "", "PEM `file` with its key")
 
+	fs.StringVar(&d.ordering, "ordering", "none", "`whose` events are sent one after the other: none, or aggregate for those of each")
+	fs.StringVar(&d.onDead, "on-dead", "continue", "with an ordering, `what` follows an event that failed for good: continue with the next, or hold")
 	fs.IntVar(&d.batchSize, "batch-size", 100, "`number` of events claimed and not settled, at most")
 	fs.IntVar(&d.parallel, "parallel", 10, "`number` of events being sent at once, at most")
 	fs.Var(&d.lease, "lease", "how long a claimed event is this worker's")
@@ -102,8 +104,6 @@ func (d *destination) flags(all *pflag.FlagSet) {
 // more are the settings that only a file has.
 func (d *destination) more(fs *pflag.FlagSet) {
 	fs.StringVar(&d.proxy, "proxy", "", "")
-	fs.StringVar(&d.ordering, "ordering", "none", "")
-	fs.StringVar(&d.onDead, "on-dead", "continue", "")
 	fs.StringVar(&d.deadLetter, "dead-letter", "", "")
 	fs.Var(&d.schedule, "schedule", "")
 	fs.Var(&d.share, "share", "")
@@ -139,6 +139,7 @@ func (d *destination) rules() []rule {
 		{"body", d.body != "plain" && d.body != "with_sent_at", fmt.Sprintf("%q: want plain or with_sent_at", d.body)},
 		{"ordering", d.ordering != "none" && d.ordering != "aggregate" && d.ordering != "", fmt.Sprintf("%q: want none or aggregate", d.ordering)},
 		{"on-dead", d.onDead != "continue" && d.onDead != "hold" && d.onDead != "", fmt.Sprintf("%q: want continue or hold", d.onDead)},
+		{"on-dead", d.onDead == "hold" && d.ordering != "aggregate", "hold needs --ordering aggregate"},
 		{"schedule", slices.ContainsFunc(d.schedule, func(wait time.Duration) bool { return wait <= 0 }), "has a wait that is not longer than 0"},
 		{"tenant-parallel", d.tenant < 0, "must not be negative"},
 		{"breaker", d.breaker < 0, "must not be negative"},

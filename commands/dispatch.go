@@ -45,7 +45,10 @@ none is due (for cron). Any number of dispatchers can work on one outbox.
 
 An event is delivered at least once. A failed attempt is made again after the backoff,
 up to --max-attempts; then the event is failed. An answer that no retry will mend makes
-it a dead letter. The first SIGINT or SIGTERM stops claiming, gives unsent events back
+it a dead letter. With --ordering aggregate the events of one aggregate are sent one
+after the other, in order, and one that fails holds those behind it.
+
+The first SIGINT or SIGTERM stops claiming, gives unsent events back
 and leaves those being sent --grace to end; the second stops at once.
 
 With --config, events go to the destinations of the file, each with settings and a loop
@@ -61,6 +64,7 @@ PARALLEL_SENDS are understood too.
 ` + exitCodes,
 		Example: `  outboxctl dispatch --to https://example.com/hooks
   outboxctl dispatch --to https://example.com/hooks --once --max-duration 50s
+  outboxctl dispatch --to https://example.com/hooks --ordering aggregate
   outboxctl dispatch --config outboxctl.yaml --destination crm,mail
   outboxctl dispatch --to stdout: --event-type 'order.*' --once --dry-run`,
 		Args: noArgs,
@@ -189,6 +193,8 @@ func (o *dispatchOptions) dispatcher(d *destination, source outbox.Source, targe
 		Source:         source,
 		Sink:           target,
 		Policy:         d.policy(),
+		Ordering:       outbox.Ordering(d.ordering),
+		OnDead:         outbox.OnDead(d.onDead),
 		BatchSize:      d.batchSize,
 		Parallel:       min(d.parallel, d.batchSize),
 		Lease:          time.Duration(d.lease),
@@ -209,6 +215,8 @@ func (o *dispatchOptions) queue(d *destination, db *pgxpool.Pool, a *app) *outbo
 		MaxAttempts:  d.maxAttempts,
 		PollInterval: time.Duration(o.pollInterval),
 		Only:         o.only,
+		Ordering:     outbox.Ordering(d.ordering),
+		OnDead:       outbox.OnDead(d.onDead),
 		DeadLetter:   d.deadLetter,
 	})
 }

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 	"sync"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -169,8 +171,37 @@ func (f *fleet) sum() (t total, err error) {
 	return t, err
 }
 
+// declare says in the database how a destination's events are ordered, before any of them is claimed.
+// A run that is to go on for ever waits until it can.
+func (r *dispatchRun) declare(ctx context.Context, db *pgxpool.Pool, s *served) error {
+	ordering := outbox.Ordering(s.ordering)
+	store := outbox.NewStore(db, r.global.schema)
+	for {
+		was, err := store.Declare(ctx, s.name, ordering, outbox.OnDead(s.onDead))
+		was.Others = slices.DeleteFunc(was.Others, func(name string) bool { return name == r.worker() })
+		switch {
+		case err == nil && was.Ordering != ordering && len(was.Others) > 0:
+			r.logOf(s).Warn("others deliver to the same destination with another ordering: there is no order while they do",
+				"ordering", ordering, "theirs", was.Ordering, "others", strings.Join(was.Others, ", "))
+			return nil
+		case err == nil, ctx.Err() != nil:
+			return nil
+		case r.o.once || !unreachable(err):
+			r.logOf(s).Error("not delivering", "error", oneLine(explainPostgres(err).Error()))
+			return err
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+}
+
 // loop delivers one destination's events until it is stopped or, with --once, has none.
 func (r *dispatchRun) loop(ctx context.Context, db *pgxpool.Pool, s *served) (outbox.Summary, error) {
+	if err := r.declare(ctx, db, s); err != nil || ctx.Err() != nil {
+		return outbox.Summary{}, err
+	}
 	d := r.o.dispatcher(s.destination, r.o.queue(s.destination, db, r.app), s.target)
 	observer, end := r.systemd.observe(r.observer(s))
 	defer end()

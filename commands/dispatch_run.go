@@ -219,6 +219,10 @@ func (r *dispatchRun) settled(report outbox.Report) {
 	if out.ErrorKind != "" {
 		attrs = append(attrs, slog.String("error_kind", out.ErrorKind), slog.String("error", out.Error))
 	}
+	if ev.Late && !out.Refund {
+		attrs = append(attrs, slog.String("aggregate", ev.AggregateType+":"+ev.AggregateID),
+			slog.String("late", "a later event of its aggregate had been sent when this one was committed"))
+	}
 	if out.Status == outbox.Pending && !out.Refund && !report.Lost {
 		attrs = append(attrs, slog.Duration("retry_in", out.Delay.Round(time.Millisecond)))
 	}
@@ -230,6 +234,8 @@ func describe(report outbox.Report) (slog.Level, string) {
 	switch out := report.Outcome; {
 	case report.Lost:
 		return slog.LevelWarn, "lease lost, outcome dropped"
+	case out.Status == outbox.Delivered && report.Event.Late:
+		return slog.LevelWarn, "delivered late"
 	case out.Status == outbox.Delivered:
 		return slog.LevelInfo, "delivered"
 	case out.Status == outbox.Failed:

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxctl/outboxctl/migrate"
+	"github.com/outboxctl/outboxctl/outbox"
 )
 
 // The exit codes; `stats --check` alone speaks Nagios instead.
@@ -101,6 +102,8 @@ func (a *app) classify(err error) *failure {
 	switch {
 	case errors.Is(err, migrate.ErrMissing), errors.Is(err, migrate.ErrOlder):
 		return &failure{exitSchema, err, "run: outboxctl migrate" + a.schemaFlag()}
+	case errors.Is(err, outbox.ErrNoHold):
+		return &failure{exitSchema, err, "run: outboxctl migrate --with hold" + a.schemaFlag()}
 	case errors.Is(err, migrate.ErrNewer):
 		return &failure{exitSchema, err, "use an outboxctl that knows this schema"}
 	case denied(err):

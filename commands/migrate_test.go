@@ -53,7 +53,7 @@ func TestMigrateExitCodes(t *testing.T) {
 		outboxtest.URL(t), outboxtest.URL(t), outboxtest.URL(t), outboxtest.Empty(t)
 	execute(t, changed, `drop index outbox_due; alter table outbox add mine int`)
 	execute(t, newer, `insert into outbox_migrations (version, name, min_binary) values (1000, 'later', 1)`)
-	execute(t, older, `delete from outbox_migrations where version = 12; drop function outbox_archive_prepare, outbox_archive_drop, outbox_forget; drop table outbox_archive`)
+	execute(t, older, `delete from outbox_migrations where version = 13; drop table outbox_late`)
 	execute(t, foreign, `create table outbox (id int)`)
 	tests := []struct {
 		url   string
@@ -76,7 +76,7 @@ func TestMigrateExitCodes(t *testing.T) {
 		{newer, "migrate verify", 5, "", "newer"},
 		{newer, "migrate status", 0, "later", ""},
 		{older, "migrate verify", 5, "", "older"},
-		{older, "migrate up", 0, "up to date", "applied 12 archive\n"},
+		{older, "migrate up", 0, "up to date", "applied 13 late\n"},
 		{foreign, "migrate", 1, "", "choose another with --schema"},
 		{"postgres://127.0.0.1:1/nowhere", "migrate", 4, "", "cannot be reached"},
 		{"postgres://127.0.0.1:1/nowhere", "migrate print --schema app", 0, `"app".outbox`, ""},

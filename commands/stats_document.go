@@ -89,6 +89,7 @@ type dispatcherDocument struct {
 type destinationDocument struct {
 	Name        string                  `json:"name"`
 	Ordering    string                  `json:"ordering"`
+	Late        int64                   `json:"late"`
 	Breaker     string                  `json:"breaker"`
 	Paused      bool                    `json:"paused"`
 	PausedUntil *time.Time              `json:"paused_until"` // null with paused = until resumed
@@ -150,7 +151,7 @@ func newStatsDocument(st *outbox.Stats) statsDocument {
 	}
 	for _, d := range st.Destinations {
 		doc.Destinations = append(doc.Destinations, destinationDocument{
-			Name: destinationName(d.Name), Ordering: d.Ordering, Breaker: d.Breaker, Paused: d.Paused, PausedUntil: d.PausedUntil,
+			Name: destinationName(d.Name), Ordering: d.Ordering, Late: d.Late, Breaker: d.Breaker, Paused: d.Paused, PausedUntil: d.PausedUntil,
 			Reason: d.Reason, Served: d.Served, Status: d.Status, depthDocument: newDepthDocument(d.Depth),
 			Attempts: d.Attempts, ErrorShare: round(d.ErrorShare(), 4), LatencySeconds: round(d.Latency().Seconds(), 4),
 			Answers: answerDocuments(d.Answers),

@@ -290,6 +290,9 @@ func stateWords(d *outbox.DestinationStats) string {
 	if d.Ordering != "none" {
 		words = append(words, "ordered")
 	}
+	if d.Late > 0 {
+		words = append(words, thousands(d.Late)+" late")
+	}
 	if !d.Served && d.Open() > 0 {
 		words = append(words, "no dispatcher")
 	}

@@ -48,6 +48,7 @@ grant select, insert (destination, ordering, breaker, breaker_at, paused_until, 
       update (ordering, breaker, breaker_at, paused_until, pause_reason, paused_by, updated_at)
    on :"schema".outbox_destinations to :"dispatcher";
 grant select on :"schema".outbox_tenant_pauses to :"dispatcher";
+grant select, insert, update on :"schema".outbox_late to :"dispatcher";
 grant select on :"schema".outbox_migrations to :"dispatcher";
 
 -- An operator reads everything, sends events again, edits, discards and removes them with their
@@ -80,7 +81,7 @@ grant select (id, source_id, tenant_id, aggregate_type, aggregate_id, event_type
    on :"schema".outbox_archive to :"reader";
 grant select on :"schema".outbox_attempts, :"schema".outbox_rollup, :"schema".outbox_workers, :"schema".outbox_destinations,
                 :"schema".outbox_samples, :"schema".outbox_operations, :"schema".outbox_audit, :"schema".outbox_tenant_pauses,
-                :"schema".outbox_migrations
+                :"schema".outbox_late, :"schema".outbox_migrations
    to :"reader";
 
 -- What follows the write-ahead log learns where there is news. A member of the role does not inherit the

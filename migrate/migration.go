@@ -13,7 +13,7 @@ import (
 )
 
 // Latest is the schema version that this binary makes and needs.
-const Latest = 12
+const Latest = 13
 
 // The marks of a migration's file. Its head is a line each, in this order, the last where it applies:
 //

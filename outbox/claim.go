@@ -30,6 +30,13 @@ func (q *Queue) claimStatement(want Want, lease string) (string, pgx.NamedArgs) 
 	return q.markSQL, args
 }
 
+// queueClaim adds a claim to a batch that has its transaction.
+func (q *Queue) queueClaim(batch *pgx.Batch, want Want, c *claimed) {
+	sql, args := q.claimStatement(want, c.lease)
+	batch.Queue(inOrderSQL)
+	batch.Queue(sql, args).Query(c.scan)
+}
+
 // inOrderSQL leaves a claim no plan but the walk along outbox_due. By statistics from when hardly a
 // row was open, the planner would rather read all open rows and sort them, in every claim: with
 // three hundred thousand that takes longer than a claim may.
@@ -112,19 +119,25 @@ due as materialized (
 	 where true/*tenants*/
 	 limit @want),`
 
-// A payload that may be large stays behind: its text is not even looked at, which takes time by its
-// size, unless it is stored in 8 KiB or less. Compression makes no more than 90 times that of it.
 const claimTakeSQL = `
 taken as (
 	update {schema}.outbox o
-	   set status = 'in_progress',
+	   set ` + leaseSQL + `
+	 where o.id = any (array (select id from due))
+	returning ` + claimedColumnsSQL + `)`
+
+// leaseSQL is what a claim makes of a row.
+const leaseSQL = `status = 'in_progress',
 	       attempts = least(o.attempts, 2147483646) + 1,
 	       lease = @lease,
 	       lease_until = clock_timestamp() + @duration::bigint * interval '1 microsecond',
 	       last_attempt_at = clock_timestamp(),
-	       updated_at = clock_timestamp()
-	 where o.id = any (array (select id from due))
-	returning o.id, coalesce(o.source_id, 0) as source_id, o.tenant_id, o.aggregate_type, o.aggregate_id,
+	       updated_at = clock_timestamp()`
+
+// claimedColumnsSQL is an event as a claim reads it. A payload that may be large stays behind: its text is not
+// even looked at, which takes time by its size, unless it is stored in 8 KiB or less. Compression makes
+// no more than 90 times that of it.
+const claimedColumnsSQL = `o.id, coalesce(o.source_id, 0) as source_id, o.tenant_id, o.aggregate_type, o.aggregate_id,
 	          o.event_type, o.schema_version, o.idempotency_key, o.headers::text,
 	          case when pg_column_size(o.payload) <= 2000
 	                 or pg_column_size(o.payload) <= 8192 and octet_length(o.payload::text) <= 65536
@@ -132,7 +145,7 @@ taken as (
 	          case when octet_length(o.payload_bytes) <= 65536 then o.payload_bytes end as payload_bytes,
 	          coalesce(octet_length(o.payload_bytes), 0) as size,
 	          o.payload is null as is_binary, o.attempts, o.created_at,
-	          coalesce(o.next_attempt_at, o.available_at) as due)`
+	          coalesce(o.next_attempt_at, o.available_at) as due`
 
 // payloadSQL reads what a claim left behind because it is large: a batch of such payloads would fill
 // the memory.
@@ -174,6 +187,10 @@ type claimed struct {
 	tenants []string  // a full walk's
 	next    *string   // where a full walk goes on; nil at its end
 	moment  time.Time // the database's
+
+	ids  []int64           // of an ordered claim, whose events are read apart
+	stop stop              // likewise
+	late func(*Event) bool // likewise: a later event of its aggregate was sent before
 }
 
 // scan reads one row about the walk and one per event; the full join has put them side by side.
@@ -185,7 +202,7 @@ func (c *claimed) scan(rows pgx.Rows) error {
 			}
 			continue
 		}
-		ev, err := scanEvent(rows)
+		ev, err := scanEvent(rows, walkColumns)
 		if err != nil {
 			return err
 		}
@@ -198,15 +215,16 @@ func (c *claimed) scan(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-const eventColumns = 16
+const walkColumns, eventColumns = 3, 16
 
-func scanEvent(rows pgx.Rows) (ev Event, err error) {
+// scanEvent reads an event from a row with other columns before it and more behind.
+func scanEvent(rows pgx.Rows, before int, more ...any) (ev Event, err error) {
 	var headers, binary []byte
-	err = rows.Scan(nil, nil, nil,
+	columns := append(make([]any, before, before+eventColumns+len(more)),
 		&ev.ID, &ev.SourceID, &ev.TenantID, &ev.AggregateType, &ev.AggregateID,
 		&ev.Type, &ev.SchemaVersion, (*[16]byte)(&ev.Key), &headers,
 		&ev.Payload, &binary, &ev.Size, &ev.Binary, &ev.Attempts, (*moment)(&ev.CreatedAt), (*moment)(&ev.Due))
-	if err != nil {
+	if err := rows.Scan(append(columns, more...)...); err != nil {
 		return ev, err
 	}
 	if ev.Binary {

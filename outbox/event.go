@@ -53,6 +53,7 @@ type Event struct {
 	Due       time.Time // when this delivery became due, by the database's clock
 	Invalid   string    // why the row cannot be sent, "" when it can
 	Size      int       // of the payload in bytes; 0 also when it is Deferred and not known yet
+	Late      bool      // a later event of its aggregate was sent before this one could be seen; see [Ordering]
 	Deferred  bool      // the payload is large and is read just before it is sent; Payload is nil until then
 }
 

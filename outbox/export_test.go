@@ -9,7 +9,11 @@ import (
 
 // ExplainClaim returns the plan of the queue's next claim, from the very start or from its marks.
 func (q *Queue) ExplainClaim(ctx context.Context, want Want) (string, error) {
-	sql, args := q.claimStatement(want, "test/0123456789abcdef")
+	const lease = "test/0123456789abcdef"
+	if q.ordered {
+		return q.store.explain(ctx, inOrderSQL, q.orderedSQL, q.orderedArgs(want, lease))
+	}
+	sql, args := q.claimStatement(want, lease)
 	return q.store.explain(ctx, inOrderSQL, sql, args)
 }
 

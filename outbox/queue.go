@@ -30,6 +30,8 @@ type QueueOptions struct {
 	PollInterval time.Duration // a walk from the very start happens at least this often
 	Only         Selection
 	DeadLetter   string // the destination that gets a copy of what fails or is a dead letter; "" = none
+	Ordering     Ordering
+	OnDead       OnDead // with OrderingAggregate
 }
 
 // Queue is one destination's side of the lease protocol: it claims due events and settles what
@@ -48,6 +50,15 @@ type Queue struct {
 	heldSQL  string
 	doubtful map[claimKey]bool // settled once, with the reply lost
 	blocked  map[claimKey]bool // found locked or refused, to be settled without a claim beside it
+
+	ordered    bool
+	round      round
+	late       lateness
+	turn       string // the name of the lock of its claims
+	orderedSQL string
+	tenantsSQL string
+	claimedSQL string
+	lateSQL    string
 }
 
 var _ Source = (*Queue)(nil)
@@ -61,10 +72,18 @@ func (s *Store) Queue(o QueueOptions) *Queue {
 	q.settle, q.okSQL = s.sql(settleStatement(o)), s.sql(wentThroughSQL)
 	q.bodySQL = s.sql(payloadSQL)
 	q.freeSQL, q.heldSQL = s.sql(freeSQL), s.sql(heldSQL)
+	if q.ordered = o.Ordering == OrderingAggregate; q.ordered {
+		q.round = newRound(o.PollInterval, o.Only.Tenants)
+		q.turn = s.schema + " outboxctl claim " + o.Destination
+		q.orderedSQL = s.sql(o.OnDead.holding(o.Only.narrow(claimOrderedSQL)))
+		q.tenantsSQL, q.claimedSQL, q.lateSQL = s.sql(openTenantsSQL), s.sql(claimedSQL), s.sql(lateSQL)
+	}
 	return q
 }
 
-// Exchange settles outs and claims up to want.N due events, in one transaction and one round trip.
+// Exchange settles outs and claims up to want.N due events, in one transaction and one round trip; where
+// events are ordered, in two transactions, of which the first has ended before the second waits
+// for its turn.
 //
 // An error never loses an outcome: what was not settled for sure is in the result's Held, also
 // when the error is not nil.
@@ -72,8 +91,11 @@ func (q *Queue) Exchange(ctx context.Context, outs []Outcome, want Want) (Exchan
 	ctx, cancel := context.WithTimeout(ctx, exchangeTimeout)
 	defer cancel()
 	slices.SortFunc(outs, func(a, b Outcome) int { return cmp.Compare(a.ID, b.ID) }) // the order of locks
+	if q.ordered {
+		q.late.note(outs)
+	}
 	done, err := q.exchange(ctx, outs, want)
-	return done, errors.Join(err, q.confirm(ctx, outs, &done), q.countShutdowns(ctx, done.Events))
+	return done, errors.Join(err, q.confirm(ctx, outs, &done), q.countShutdowns(ctx, done.Events), q.countLate(ctx))
 }
 
 // exchange tries the one round trip, and the settle alone when PostgreSQL refuses that.
@@ -81,10 +103,12 @@ func (q *Queue) exchange(ctx context.Context, outs []Outcome, want Want) (Exchan
 	if slices.ContainsFunc(outs, func(out Outcome) bool { return q.blocked[out.key()] }) {
 		return q.settleAlone(ctx, outs)
 	}
-	done, err := q.roundTrip(ctx, outs, want)
+	done, settled, err := q.roundTrip(ctx, outs, want)
 	switch {
 	case err == nil:
 		return done, nil
+	case settled:
+		return done, fmt.Errorf("claim: %w", err)
 	case refused(err) && len(outs) > 0:
 		alone, settleErr := q.settleAlone(ctx, outs)
 		return alone, errors.Join(settleErr, claimTrouble(err, settleErr))
@@ -129,44 +153,77 @@ func aboutARow(err error) bool {
 	return ok && slices.Contains([]string{"22", "23", "44", "P0"}, pg.Code[:min(2, len(pg.Code))])
 }
 
-// roundTrip sends the whole transaction as one pipeline.
-func (q *Queue) roundTrip(ctx context.Context, outs []Outcome, want Want) (Exchanged, error) {
+// turnLimits bound an ordered claim, which waits for its turn.
+var turnLimits = limits{statement: queueLimits.statement, lock: 5 * time.Second}
+
+// roundTrip sends the whole exchange as one pipeline. It reports whether the settle has ended well,
+// which an ordered claim that fails has no part in any more.
+func (q *Queue) roundTrip(ctx context.Context, outs []Outcome, want Want) (done Exchanged, settled bool, err error) {
 	conn, err := q.store.db.Acquire(ctx)
 	if err != nil {
-		return Exchanged{}, err
+		return Exchanged{}, false, err
 	}
 	defer conn.Release() // a connection inside a failed transaction is closed, not reused
 
 	var (
-		batch   pgx.Batch
-		settled map[claimKey]bool
-		claim   = claimed{destination: q.o.Destination, lease: withToken(q.o.Worker)}
+		batch pgx.Batch
+		ours  map[claimKey]bool
+		claim = claimed{destination: q.o.Destination, lease: withToken(q.o.Worker), late: q.late.late}
 	)
-	batch.Queue(beginSQL)
-	batch.Queue(localSQL, queueLimits.args()...)
+	if len(outs) > 0 || !q.ordered {
+		begin(&batch, queueLimits)
+	}
 	if len(outs) > 0 {
 		batch.Queue(q.settle, settleArgs(outs, q.slot, q.o.DeadLetter)).Query(func(rows pgx.Rows) (err error) {
-			settled, err = keySet(rows)
+			ours, err = keySet(rows)
 			return err
 		})
 	}
-	if want.N > 0 {
-		sql, args := q.claimStatement(want, claim.lease)
-		batch.Queue(inOrderSQL)
-		batch.Queue(sql, args).Query(func(rows pgx.Rows) error { return claim.scan(rows) })
+	if len(outs) > 0 && q.ordered {
+		batch.Queue(commitSQL).Exec(func(pgconn.CommandTag) error {
+			settled = true
+			return nil
+		})
 	}
-	batch.Queue(commitSQL)
-	if err := conn.SendBatch(ctx, &batch).Close(); err != nil {
-		return Exchanged{}, err
+	switch {
+	case q.ordered && want.N > 0:
+		begin(&batch, turnLimits)
+		q.queueOrdered(&batch, want, &claim)
+		batch.Queue(commitSQL)
+	case !q.ordered:
+		if want.N > 0 {
+			q.queueClaim(&batch, want, &claim)
+		}
+		batch.Queue(commitSQL)
 	}
-	done := Exchanged{Events: claim.events}
+	err = conn.SendBatch(ctx, &batch).Close()
+	if err == nil && len(claim.ids) > 0 {
+		err = q.readClaimed(ctx, conn, &claim)
+	}
+	if err != nil && !settled {
+		return Exchanged{}, false, err
+	}
 	for _, out := range outs {
-		if !settled[out.key()] {
+		if !ours[out.key()] {
 			done.Lost = append(done.Lost, out)
 		}
 	}
-	if want.N > 0 {
-		done.CameRound = q.walk.took(&claim, want.N)
+	if err == nil && want.N > 0 {
+		done.Events, done.CameRound = claim.events, q.cameRound(&claim, want)
 	}
-	return done, nil
+	return done, settled, err
+}
+
+// begin opens a transaction of a pipeline.
+func begin(batch *pgx.Batch, l limits) {
+	batch.Queue(beginSQL)
+	batch.Queue(localSQL, l.args()...)
+}
+
+// cameRound notes how far a claim has got.
+func (q *Queue) cameRound(c *claimed, want Want) bool {
+	if q.ordered {
+		return q.round.took(c.stop, c.tenants)
+	}
+	return q.walk.took(c, want.N)
 }

@@ -14,6 +14,7 @@ import (
 type DestinationStats struct {
 	Depth       // Name "" = the default one
 	Ordering    string
+	Late        int64 // ever: events that were seen after a later one of their aggregate had been sent
 	Breaker     string
 	Paused      bool
 	PausedUntil *time.Time // nil = until somebody resumes it
@@ -82,8 +83,10 @@ func (s *Store) Serves(ctx context.Context, destination string) (served bool, er
 }
 
 const sharedSQL = `
-select destination, ordering, breaker, coalesce(paused_until > now(), false), nullif(paused_until, 'infinity'), coalesce(pause_reason, '')
-  from {schema}.outbox_destinations`
+select d.destination, d.ordering, coalesce(l.events, 0), d.breaker,
+       coalesce(d.paused_until > now(), false), nullif(d.paused_until, 'infinity'), coalesce(d.pause_reason, '')
+  from {schema}.outbox_destinations d
+  left join {schema}.outbox_late l on l.destination = d.destination`
 
 // sharedStats adds what the dispatchers of a destination share, and whether it has one.
 func (s *Store) sharedStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stats) error {
@@ -92,9 +95,10 @@ func (s *Store) sharedStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stats) e
 		return err
 	}
 	var shared DestinationStats
-	_, err = pgx.ForEachRow(rows, []any{&shared.Name, &shared.Ordering, &shared.Breaker, &shared.Paused, &shared.PausedUntil, &shared.Reason}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&shared.Name, &shared.Ordering, &shared.Late, &shared.Breaker, &shared.Paused, &shared.PausedUntil, &shared.Reason}, func() error {
 		d := st.destination(shared.Name)
-		d.Ordering, d.Breaker, d.Paused, d.PausedUntil, d.Reason = shared.Ordering, shared.Breaker, shared.Paused, shared.PausedUntil, shared.Reason
+		d.Ordering, d.Late, d.Breaker = shared.Ordering, shared.Late, shared.Breaker
+		d.Paused, d.PausedUntil, d.Reason = shared.Paused, shared.PausedUntil, shared.Reason
 		return nil
 	})
 	return err

@@ -96,6 +96,7 @@ func TestStatsCountsEveryStatusTypeTenantAndDestination(t *testing.T) {
 	finished(t, db, 1, outbox.Discarded, "discarded")
 	exec(t, db, `insert into outbox_destinations (destination, ordering, breaker, paused_until, pause_reason)
 		values ('crm', 'aggregate', 'open', '2031-01-01Z', 'too slow'), ('mail', 'none', 'closed', 'infinity', 'broken')`)
+	exec(t, db, `insert into outbox_late (destination, events, last_event) values ('crm', 3, 7)`)
 	exec(t, db, `insert into outbox_workers (worker, destinations) values ('a', '{crm}')`)
 	st := stats(t, db)
 	st.Created, st.Dispatchers = nil, nil
@@ -122,7 +123,7 @@ func TestStatsCountsEveryStatusTypeTenantAndDestination(t *testing.T) {
 				OldestDue: minute, OldestLapsed: minute, OldestInProgress: 10 * time.Second, NextDue: 20 * minute},
 				Ordering: "none", Breaker: "closed"},
 			{Depth: outbox.Depth{Name: "crm", Status: statuses(1, 1), Due: 2, Lapsed: 1, OldestDue: minute, OldestLapsed: minute},
-				Ordering: "aggregate", Breaker: "open", Paused: true, PausedUntil: &until, Reason: "too slow", Served: true},
+				Ordering: "aggregate", Late: 3, Breaker: "open", Paused: true, PausedUntil: &until, Reason: "too slow", Served: true},
 			{Depth: outbox.Depth{Name: "mail", Status: map[outbox.Status]int64{}},
 				Ordering: "none", Breaker: "closed", Paused: true, Reason: "broken"},
 		},

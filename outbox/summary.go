@@ -14,6 +14,7 @@ type Summary struct {
 	Dead      int // dead letters
 	Released  int // claimed, not sent, given back
 	Lost      int // outcomes that changed nothing because the lease was lost
+	Late      int // events sent after a later one of their aggregate, for they could not be seen before
 	Took      time.Duration
 	Latency   Histogram // of the deliveries that succeeded
 
@@ -24,6 +25,9 @@ func (s *Summary) begin() { s.began = time.Now() }
 func (s *Summary) end()   { s.Took = time.Since(s.began) }
 
 func (s *Summary) count(r Report) {
+	if r.Event != nil && r.Event.Late && !r.Outcome.Refund {
+		s.Late++
+	}
 	switch out := r.Outcome; {
 	case r.Lost:
 		s.Lost++
