@@ -5,7 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"time"
+
+	"github.com/spf13/pflag"
 
 	"github.com/outboxctl/outboxctl/outbox"
 )
@@ -31,7 +32,7 @@ func (o *purgeOptions) rules(a *app) (outbox.Redaction, error) {
 // redactBatch is smaller than a purge's: each payload is read and written again.
 const redactBatch = 500
 
-func (o *purgeOptions) runRedact(ctx context.Context, a *app, store *outbox.Store, filter outbox.Filter, rules outbox.Redaction) error {
+func (o *purgeOptions) runRedact(ctx context.Context, a *app, store *outbox.Store, filter outbox.Filter, rules outbox.Redaction, fs *pflag.FlagSet) error {
 	if err := needFilter(filter, o.all); err != nil {
 		return err
 	}
@@ -46,7 +47,7 @@ func (o *purgeOptions) runRedact(ctx context.Context, a *app, store *outbox.Stor
 			run = r
 			return store.Redact(r, what)
 		},
-		pace:         outbox.Pace{Batch: min(o.batchSize, redactBatch), Rate: float64(o.rate), Pause: time.Duration(o.pause)},
+		pace:         o.pace(fs, min(o.batchSize, redactBatch)),
 		skipsAreFine: []string{outbox.SkipLocked, outbox.SkipUnchanged},
 		more:         redactedWords,
 		document: func(base operationDocument, p outbox.Progress) any {

@@ -23,6 +23,7 @@ type Pace struct {
 	Batch int           // events in a step; 0 = 1,000
 	Rate  float64       // events per second
 	Pause time.Duration // between steps
+	Share float64       // of the time that steps may take, 0 to 1: who works beside them has the rest
 
 	// Ready waits until the next step may begin; nil does not.
 	Ready func(ctx context.Context) error
@@ -55,6 +56,7 @@ func Drain(ctx context.Context, step Step, pace Pace, seen func(n int)) error {
 				return cmp.Or(context.Cause(ctx), err)
 			}
 		}
+		began := time.Now()
 		n, err := patiently(ctx, step, &batch)
 		if n == 0 || err != nil {
 			return err
@@ -62,10 +64,19 @@ func Drain(ctx context.Context, step Step, pace Pace, seen func(n int)) error {
 		if seen != nil {
 			seen(n)
 		}
-		if err := rest(ctx, bucket, min(n, batch), pace.Pause); err != nil {
+		if err := rest(ctx, bucket, min(n, batch), pace.Pause+pace.leave(time.Since(began))); err != nil {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// leave is the rest after a step that took a time. It is longer where steps are slow, because others
+// are busy.
+func (p Pace) leave(took time.Duration) time.Duration {
+	if p.Share <= 0 {
+		return 0
+	}
+	return time.Duration(float64(took) * (1/p.Share - 1))
 }
 
 // patiently makes a step, again and again where that can help. The step itself is not cut off: it is

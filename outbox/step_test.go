@@ -57,6 +57,24 @@ func TestDrainKeepsItsRate(t *testing.T) {
 	})
 }
 
+func TestDrainLeavesTimeToOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		left, begin := 10, time.Now()
+		step := func(context.Context, int) (int, error) {
+			time.Sleep(100 * time.Millisecond)
+			left--
+			return max(left, 0), nil
+		}
+		if err := outbox.Drain(context.Background(), step, outbox.Pace{Share: 0.25}, nil); err != nil {
+			t.Fatal(err)
+		}
+		if took, want := time.Since(begin), time.Second+9*300*time.Millisecond; took != want {
+			t.Errorf("10 steps of 100ms took %s, want %s", took, want)
+		}
+	})
+}
+
 // A step is never cut off; what stops is the draining, between two of them.
 func TestDrainStopsBetweenSteps(t *testing.T) {
 	t.Parallel()
