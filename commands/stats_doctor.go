@@ -20,7 +20,7 @@ const (
 	healthyLag      = 5 * time.Minute
 	healthyErrors   = 0.05
 	healthyDead     = 0.2 // of rows, when there are many
-	heapOfDead        = 10_000
+	heapOfDead      = 10_000
 	healthySnapshot = 10 * time.Minute
 	manySince       = 100_000 // transactions since a snapshot whose age is hidden
 	healthyRows     = 30 * 24 * time.Hour

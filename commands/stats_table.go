@@ -225,8 +225,10 @@ func bytesWords(n int64) string {
 		return fmt.Sprintf("%.1f GiB", v/unit/unit/unit)
 	case n >= unit*unit:
 		return fmt.Sprintf("%.0f MiB", v/unit/unit)
+	case n >= unit:
+		return fmt.Sprintf("%.0f KiB", v/unit)
 	}
-	return fmt.Sprintf("%.0f KiB", float64(n)/unit)
+	return fmt.Sprintf("%d B", n)
 }
 
 func (a *app) printDestinations(st *outbox.Stats) error {

@@ -68,7 +68,7 @@ with part as (
 	  limit @buried)
 	union all
 	(select id, status, destination, event_type, error_kind, error_code, left(error, 500), last_attempt_at
-	   from (select *
+	   from (select id, status, destination, event_type, error_kind, error_code, error, last_attempt_at
 	           from {schema}.outbox -- outbox_lag
 	          where finished_at is null
 	          limit @open) o

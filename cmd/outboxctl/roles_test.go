@@ -87,6 +87,9 @@ func TestCommandsNeedTheirRoleAndNoMore(t *testing.T) {
 		{"migrate plan", "reader", "producer"},
 		{"migrate", "reader", "producer"}, // there is nothing to do
 		{"stats", "reader operator dispatcher", "producer cdc"},
+		{"stats errors", "reader operator dispatcher", "producer cdc"},
+		{"stats --by hour", "reader operator dispatcher", "producer"},
+		{"stats -o prometheus", "reader operator dispatcher", "producer"},
 		{"dispatch --to stdout: --once --dry-run", "reader", "cdc"},
 		{"purge --older-than 30d --yes", "operator", "producer dispatcher reader cdc"},
 		{"dispatch --to stdout: --once", "dispatcher", "producer operator reader cdc"},
