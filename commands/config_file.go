@@ -304,11 +304,11 @@ func (f *configFile) at(s *configSetting) string { return f.line(s.line) }
 
 func (f *configFile) line(n int) string { return fmt.Sprintf("%s:%d", f.path, n) }
 
-// nearest returns the word that is at most two slips away from a mistyped one; "" for none.
+// nearest returns the word that is a slip or two away from a mistyped one; "" for none.
 func nearest(typed string, words []string) string {
 	best, slips := "", 3
 	for _, word := range words {
-		if n := distance(typed, word); n < slips && n < len(word)/2 {
+		if n := distance(typed, word); n < slips && 3*n <= len(word) {
 			best, slips = word, n
 		}
 	}
