@@ -154,12 +154,6 @@ func (b *Backfill) checkPlan(ctx context.Context) error {
 	return nil
 }
 
-// Keys are the columns that make a row one.
-func (b *Backfill) Keys() []string { return b.source.key }
-
-// Payload lists the members of the payload, nil when it is a column.
-func (b *Backfill) Payload() []PayloadField { return b.Spec.Payload }
-
 // Nameless reports how many rows are left out because their time or a part of their key is null.
 func (b *Backfill) Nameless(ctx context.Context) (n int64, err error) {
 	if b.sql.nameless == "" {
