@@ -157,6 +157,7 @@ func (b *Board) Live(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
+			_ = b.write(context.WithoutCancel(ctx)) // the last word of a loop that has ended
 			return
 		case <-b.poke:
 		case <-time.After(next):

@@ -22,12 +22,16 @@ func (q *Queue) claimStatement(want Want, lease string) (string, pgx.NamedArgs) 
 	args := q.o.Only.args()
 	args["destination"], args["want"] = q.o.Destination, want.N
 	args["lease"], args["duration"] = lease, q.o.Lease.Microseconds()
-	if q.walk.next(want.Fresh) {
+	full := q.walk.next(want.Fresh)
+	if full {
 		args["from"], args["visits"] = q.walk.from, maxVisits
-		return q.fullSQL, args
+	} else {
+		args["tenants"], args["dues"], args["ids"] = q.walk.marks()
 	}
-	args["tenants"], args["dues"], args["ids"] = q.walk.marks()
-	return q.markSQL, args
+	if want.Rooms != nil {
+		args["rooms"], args["each"] = want.Rooms.args(want.N)
+	}
+	return q.claimSQL[claimKind{full, want.Rooms != nil}], args
 }
 
 // queueClaim adds a claim to a batch that has its transaction.
@@ -114,7 +118,7 @@ due as materialized (
 		   and (coalesce(o.next_attempt_at, o.available_at), o.id) > (v.due, v.id)
 		   and (o.lease_until is null or o.lease_until < now())/*types*/
 		 order by coalesce(o.next_attempt_at, o.available_at), o.id
-		 limit @want
+		 limit /*room*/
 		   for update skip locked) d
 	 where true/*tenants*/
 	 limit @want),`

@@ -99,10 +99,10 @@ locked as materialized (
 	   for update skip locked),
 mine as (
 	select m.id
-	  from (select r.id, bool_and(l.id is not null) over (partition by r.tenant_id, r.aggregate_type, r.aggregate_id order by r.place) as leading
+	  from (select r.id, bool_and(l.id is not null) over (partition by r.tenant_id, r.aggregate_type, r.aggregate_id order by r.place) as leading/*nth*/
 	          from run r
 	          left join locked l on l.id = r.id) m
-	 where m.leading),
+	 where m.leading/*roomy*/),
 taken as (
 	update {schema}.outbox o
 	   set ` + leaseSQL + `
@@ -204,7 +204,10 @@ func (q *Queue) orderedArgs(want Want, lease string) pgx.NamedArgs {
 	args["destination"], args["lease"], args["duration"] = q.o.Destination, lease, q.o.Lease.Microseconds()
 	args["want"], args["run"] = want.N, min(max(want.Run, 1), maxBeside)
 	args["visits"], args["beside"] = maxVisits, maxBeside
-	args["tenants"], args["after_types"], args["after_ids"], args["until_types"], args["until_ids"] = q.round.pieces()
+	args["tenants"], args["after_types"], args["after_ids"], args["until_types"], args["until_ids"] = q.round.pieces(want.Rooms)
+	if want.Rooms != nil {
+		args["rooms"], args["each"] = want.Rooms.args(want.N)
+	}
 	return args
 }
 
@@ -220,7 +223,7 @@ func (q *Queue) queueOrdered(batch *pgx.Batch, want Want, c *claimed) {
 			return err
 		})
 	}
-	batch.Queue(q.orderedSQL, args).QueryRow(func(row pgx.Row) error {
+	batch.Queue(q.orderedSQL[want.Rooms != nil], args).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&c.ids, &c.stop.piece, &c.stop.at.kind, &c.stop.at.id, &c.stop.satisfied)
 	})
 }

@@ -27,9 +27,10 @@ var ErrUnreadable = errors.New("the payload cannot be read")
 
 // Want is what a loop asks of its source.
 type Want struct {
-	N     int  // events at most; 0 = none, settle only
-	Run   int  // of one aggregate at most, where its events are ordered; ≥ 1
-	Fresh bool // look from the very start, for late commits and lapsed leases too
+	N     int    // events at most; 0 = none, settle only
+	Run   int    // of one aggregate at most, where its events are ordered; ≥ 1
+	Rooms *Rooms // of the tenants; nil = none has a limit
+	Fresh bool   // look from the very start, for late commits and lapsed leases too
 }
 
 // Exchanged is the result of an exchange. Every outcome that was offered and is in neither Lost
@@ -52,10 +53,12 @@ type Report struct {
 // Observer is told what a dispatcher does. Its functions are called one at a time, by the loop, and
 // must not block. Nil ones are left out.
 type Observer struct {
-	Settled   func(Report) // an attempt has its outcome
-	Trouble   func(error)  // the source fails, once per outage, or refuses an outcome
-	Recovered func()       // the source answers again
-	Turned    func()       // the loop goes on: once a second at least, unless the source hangs or every delivery does
+	Settled   func(Report)   // an attempt has its outcome
+	Trouble   func(error)    // the source fails, once per outage, or refuses an outcome
+	Recovered func()         // the source answers again
+	Stands    func(Standing) // a pause has begun, changed or ended
+	Asked     func(Hold)     // the destination wants a pause
+	Turned    func()         // the loop goes on: once a second at least, unless the source hangs or every delivery does
 }
 
 // Dispatcher delivers one destination's events: one loop that owns all state and never waits for a
@@ -67,6 +70,9 @@ type Dispatcher struct {
 
 	Ordering Ordering // as that of Source
 	OnDead   OnDead   // likewise
+
+	Gate      Gate            // limits what is claimed; nil = nothing does
+	Standings <-chan Standing // what is paused, as it changes; nil = nothing ever is
 
 	BatchSize      int           // claimed and unsettled events at most; ≥ 1
 	Parallel       int           // of these being sent at most; ≥ 1

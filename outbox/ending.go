@@ -27,6 +27,8 @@ func (l *loop) done() bool {
 		return true
 	case l.MaxEvents > 0 && l.summary.Sent >= l.MaxEvents:
 		return true
+	case l.Once && l.keptOff():
+		return true
 	}
 	return l.Once && l.idle && !l.awaited()
 }

@@ -49,6 +49,9 @@ func (l *loop) exchange() {
 		l.start(l.held, Want{})
 		l.held = nil
 	case l.settleNow(now), want.N > 0 && l.claimNow(now):
+		if want = l.admit(want, now); want.N == 0 && len(l.finished) == 0 {
+			return
+		}
 		l.start(l.finished, want)
 		l.finished, l.lingerUntil = nil, time.Time{}
 	}
@@ -139,9 +142,10 @@ func (l *loop) claimed(t exchanged) {
 	}
 	l.ready = append(l.ready, l.runs(events)...)
 	l.unsent += len(events)
-	if l.stopping {
-		l.releaseReady()
+	for _, ev := range events {
+		l.count(ev.Event, 1, 0)
 	}
+	l.releasePaused()
 }
 
 // pace decides when to ask again.
@@ -165,7 +169,7 @@ func (l *loop) pace(t exchanged) {
 		return
 	}
 	l.fresh = false
-	l.idle = t.CameRound && len(t.Events) == 0
+	l.idle = t.CameRound && len(t.Events) == 0 && !l.limited
 	if len(t.Events)+len(t.offered) > 0 {
 		l.poll = minPoll
 	}
@@ -177,7 +181,17 @@ func (l *loop) pace(t exchanged) {
 	default:
 		l.pollAt = now.Add(jittered(l.poll, 0.1, rand.Float64()))
 		l.poll = min(2*l.poll, l.PollInterval)
+		if l.limited && l.next.Before(l.pollAt) && !l.next.IsZero() { // who had no room may have some then
+			l.pollAt = later(l.next, now.Add(minPoll))
+		}
 	}
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
 }
 
 // stumble waits longer with every failure in a row.

@@ -11,7 +11,7 @@ import (
 func (q *Queue) ExplainClaim(ctx context.Context, want Want) (string, error) {
 	const lease = "test/0123456789abcdef"
 	if q.ordered {
-		return q.store.explain(ctx, inOrderSQL, q.orderedSQL, q.orderedArgs(want, lease))
+		return q.store.explain(ctx, inOrderSQL, q.orderedSQL[want.Rooms != nil], q.orderedArgs(want, lease))
 	}
 	sql, args := q.claimStatement(want, lease)
 	return q.store.explain(ctx, inOrderSQL, sql, args)
@@ -99,3 +99,9 @@ func (c *Change) Explain(ctx context.Context) (plans []string, err error) {
 
 // AggregatePercentile is where percent places an event's aggregate.
 var AggregatePercentile = aggregatePercentile
+
+// HeardOf is s as a board tells it that has written n asked pauses.
+func HeardOf(s Standing, n int) Standing {
+	s.heard = n
+	return s
+}

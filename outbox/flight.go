@@ -46,6 +46,7 @@ func (l *loop) advance(r run) {
 		ev := r[0]
 		r = r[1:]
 		l.unsent--
+		l.count(ev.Event, -1, 0)
 		out, never := l.Policy.unsendable(ev.Event)
 		if !never && time.Until(ev.until) >= l.RequestTimeout+leaseMargin {
 			l.hand(ev, r)
@@ -68,6 +69,8 @@ func (l *loop) hand(ev leased, rest run) {
 		l.behind[claimKey{ev.ID, ev.Lease}] = rest
 	}
 	l.sending++
+	l.count(ev.Event, 0, 1)
+	l.record(ev.Event, nil)
 	l.moved = time.Now()
 	l.summary.Sent++
 	l.jobs <- ev // has room for all deliverers
@@ -138,6 +141,7 @@ func (l *loop) unread(ev *Event, err error) Outcome {
 
 func (l *loop) finish(out Outcome) {
 	l.sending--
+	l.count(out.event, 0, -1)
 	l.moved = time.Now()
 	l.conclude(out)
 	rest, waits := l.behind[out.key()]
@@ -148,6 +152,7 @@ func (l *loop) finish(out Outcome) {
 	default:
 		l.giveBack(rest)
 	}
+	l.record(out.event, &out)
 }
 
 // fitting gives the end of a run back that its lease will not cover, if each event takes as long as
@@ -196,6 +201,7 @@ func (l *loop) releaseReady() {
 // giveBack releases a run unsent, together with the outcome that is the reason for it.
 func (l *loop) giveBack(r run) {
 	for _, ev := range r {
+		l.count(ev.Event, -1, 0)
 		l.conclude(release(ev.Event))
 	}
 	l.unsent -= len(r)

@@ -30,6 +30,8 @@ type loop struct {
 	sending  int              // events being sent
 	finished []Outcome        // to be settled
 	held     []Outcome        // to be settled, but locked by somebody: offered on their own
+	hands    map[string]Hand  // claimed and not finished by tenant, with a Gate
+	again    int              // of these, those that were sent before
 	retries  dueTimes         // of this run, with Once
 
 	jobs    chan leased
@@ -50,6 +52,13 @@ type loop struct {
 	fresh       bool          // the next claim looks from the very start
 	idle        bool          // the last exchange found nothing due and left nothing undone
 
+	standing Standing // what is paused, as of stoodAt
+	stoodAt  time.Time
+	asked    int       // pauses that the destination has asked for
+	shut     bool      // the gate lets nothing be sent
+	limited  bool      // some tenant had no room in the last claim
+	next     time.Time // when the gate may admit more; zero = not by time
+
 	stopping bool
 	patience time.Time // after it, a loop that ends gives up on results that it cannot write
 	failure  error     // of the last exchange
@@ -60,6 +69,7 @@ func newLoop(d *Dispatcher, stop context.Context) *loop {
 	l := &loop{
 		Dispatcher: d,
 		behind:     map[claimKey]run{},
+		hands:      map[string]Hand{},
 		jobs:       make(chan leased, d.Parallel),
 		results:    make(chan Outcome, d.Parallel),
 		turns:      make(chan exchanged, 1),
@@ -67,6 +77,11 @@ func newLoop(d *Dispatcher, stop context.Context) *loop {
 		fresh:      true,
 	}
 	l.summary.begin()
+	select {
+	case s := <-l.Standings:
+		l.stand(s)
+	default:
+	}
 	l.work, l.cut = context.WithCancel(context.WithoutCancel(stop))
 	for range d.Parallel {
 		l.wg.Go(l.deliverAll)
@@ -104,6 +119,8 @@ func (l *loop) run(stop, kill context.Context) error {
 			l.drainResults()
 		case t := <-l.turns:
 			l.settle(t)
+		case s := <-l.Standings:
+			l.stand(s)
 		case <-timer.C:
 		case <-stopped:
 			stopped = nil
@@ -136,7 +153,7 @@ func (l *loop) sleep() time.Duration {
 	if l.room() > 0 && len(l.ready) == 0 && l.sending < l.Parallel {
 		until(l.pollAt)
 	}
-	if l.idle && len(l.retries) > 0 {
+	if l.idle && len(l.retries) > 0 && l.sending == 0 && l.undone() == 0 { // nothing else keeps the run from its end
 		until(l.retries[0])
 	}
 	if wait < forever {

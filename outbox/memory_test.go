@@ -129,7 +129,7 @@ func (t *table) work(outs []outbox.Outcome, want outbox.Want) (done outbox.Excha
 	if t.ordered {
 		done.Events = t.claimRuns(want)
 	} else {
-		done.Events = t.claim(want.N)
+		done.Events = t.claim(want)
 	}
 	done.CameRound = len(done.Events) < want.N
 	t.unsettled = max(t.unsettled, t.inProgress())
@@ -147,7 +147,7 @@ func (r *row) settle(out outbox.Outcome) {
 	}
 }
 
-func (t *table) claim(n int) (events []outbox.Event) {
+func (t *table) claim(want outbox.Want) (events []outbox.Event) {
 	t.leases++
 	now := time.Now()
 	due := slices.DeleteFunc(slices.Clone(t.rows), func(r *row) bool {
@@ -155,7 +155,19 @@ func (t *table) claim(n int) (events []outbox.Event) {
 			t.locked != nil && t.locked(r.ID)
 	})
 	slices.SortStableFunc(due, func(a, b *row) int { return cmp.Or(a.due.Compare(b.due), cmp.Compare(a.ID, b.ID)) })
-	return t.hand(due[:min(n, len(due))])
+	taken := map[string]int{}
+	due = slices.DeleteFunc(due, func(r *row) bool {
+		room := outbox.NoLimit
+		if want.Rooms != nil {
+			room = want.Rooms.Each
+			if own, ok := want.Rooms.Of[r.TenantID]; ok {
+				room = own
+			}
+		}
+		taken[r.TenantID]++
+		return taken[r.TenantID] > room
+	})
+	return t.hand(due[:min(want.N, len(due))])
 }
 
 // claimRuns takes the due events at the head of each aggregate of which none is being sent.

@@ -59,6 +59,7 @@ type Outcome struct {
 	ErrorKind string
 	ErrorCode int           // also a receipt's code, so that answers can be counted
 	Latency   time.Duration // of the sink's call
+	Pause     time.Duration // that the destination asks for, for all events; 0 = none
 
 	event *Event
 }
@@ -100,6 +101,9 @@ func (p Policy) Decide(ev *Event, r Receipt, err error) Outcome {
 	}
 	failure := p.overrule(diagnose(err))
 	out.Error, out.ErrorKind, out.ErrorCode = clean(failure.Error()), clean(failure.Kind), failure.Code
+	if out.Pause = max(failure.Pause, 0); out.Pause != Forever {
+		out.Pause = min(out.Pause, maxRetryAfter)
+	}
 	switch {
 	case failure.Verdict == VerdictPostpone:
 		out.Status, out.Refund, out.Delay = Pending, true, max(failure.After, 0)

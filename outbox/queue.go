@@ -41,8 +41,7 @@ type Queue struct {
 	o        QueueOptions
 	slot     int16 // spreads the workers' rollup rows
 	walk     walk
-	fullSQL  string
-	markSQL  string
+	claimSQL map[claimKind]string
 	settle   string
 	bodySQL  string
 	okSQL    string
@@ -54,8 +53,8 @@ type Queue struct {
 	ordered    bool
 	round      round
 	late       lateness
-	turn       string // the name of the lock of its claims
-	orderedSQL string
+	turn       string          // the name of the lock of its claims
+	orderedSQL map[bool]string // by whether tenants have limits
 	tenantsSQL string
 	claimedSQL string
 	lateSQL    string
@@ -67,15 +66,14 @@ var _ Source = (*Queue)(nil)
 func (s *Store) Queue(o QueueOptions) *Queue {
 	o.Worker = clean(o.Worker)
 	q := &Queue{store: s, o: o, slot: int16(mathrand.N(1 << 15)), walk: walk{every: o.PollInterval}, doubtful: map[claimKey]bool{}}
-	q.fullSQL = s.sql(q.o.Only.narrow(claimFullSQL))
-	q.markSQL = s.sql(q.o.Only.narrow(claimMarkedSQL))
+	q.claimSQL = q.claimStatements()
 	q.settle, q.okSQL = s.sql(settleStatement(o)), s.sql(wentThroughSQL)
 	q.bodySQL = s.sql(payloadSQL)
 	q.freeSQL, q.heldSQL = s.sql(freeSQL), s.sql(heldSQL)
 	if q.ordered = o.Ordering == OrderingAggregate; q.ordered {
 		q.round = newRound(o.PollInterval, o.Only.Tenants)
 		q.turn = s.schema + " outboxctl claim " + o.Destination
-		q.orderedSQL = s.sql(o.OnDead.holding(o.Only.narrow(claimOrderedSQL)))
+		q.orderedSQL = q.orderedStatements()
 		q.tenantsSQL, q.claimedSQL, q.lateSQL = s.sql(openTenantsSQL), s.sql(claimedSQL), s.sql(lateSQL)
 	}
 	return q

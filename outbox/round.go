@@ -67,8 +67,9 @@ func (r *round) lists(fresh bool) (from string, lists bool) {
 	return r.from, r.found != nil
 }
 
-// pieces are what the next claim is to visit, as arrays.
-func (r *round) pieces() (tenants, afterKinds, afterIDs []string, untilKinds, untilIDs []*string) {
+// pieces are what the next claim is to visit, as arrays. Tenants without room are passed over this time
+// around.
+func (r *round) pieces(rooms *Rooms) (tenants, afterKinds, afterIDs []string, untilKinds, untilIDs []*string) {
 	r.owners = r.owners[:0]
 	add := func(i int, after spot, until *spot) {
 		r.owners = append(r.owners, i)
@@ -81,6 +82,7 @@ func (r *round) pieces() (tenants, afterKinds, afterIDs []string, untilKinds, un
 	}
 	for i := range r.line {
 		c := &r.line[i]
+		c.done = c.done || rooms != nil && rooms.of(c.tenant) == 0
 		if c.done || len(r.owners)+2 > maxPieces {
 			continue
 		}

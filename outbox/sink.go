@@ -41,6 +41,7 @@ type DeliveryError struct {
 	Kind    string        // error_kind: a short word such as timeout, dns, http; "" becomes "error"
 	Code    int           // error_code: the destination's own code, such as an HTTP status; 0 = none
 	After   time.Duration // not before; 0 = the policy alone decides
+	Pause   time.Duration // no event at all is wanted for so long; 0 = they are, [Forever] = until somebody resumes it
 	Err     error
 }
 

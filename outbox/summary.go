@@ -16,6 +16,7 @@ type Summary struct {
 	Lost      int // outcomes that changed nothing because the lease was lost
 	Late      int // events sent after a later one of their aggregate, for they could not be seen before
 	Took      time.Duration
+	Held      string    // why work was left that could not be done now: a pause, an open breaker; "" = nothing was in the way
 	Latency   Histogram // of the deliveries that succeeded
 
 	began time.Time

@@ -47,7 +47,9 @@ var verdicts = map[int]outbox.Verdict{
 // arguments; now is when the answer came.
 //
 // The header webhook-delivery says more than some statuses: abort-message ends the event, disable
-// asks for no more events, so what would be retried waits as long as after a wrong configuration.
+// asks for no more events, as 410 does: that pauses the destination until somebody resumes it, and
+// what would be retried waits as long as after a wrong configuration. 429 and 503 pause it for as long
+// as they say.
 func judge(status int, h http.Header, now time.Time) *outbox.DeliveryError {
 	if status/100 == 2 {
 		return nil
@@ -56,11 +58,16 @@ func judge(status int, h http.Header, now time.Time) *outbox.DeliveryError {
 	if status/100 == 3 {
 		e.Verdict, e.Kind = outbox.VerdictSlow, kindRedirect
 	}
-	switch wish := strings.TrimSpace(h.Get("Webhook-Delivery")); {
+	wish := strings.TrimSpace(h.Get("Webhook-Delivery"))
+	disable := strings.EqualFold(wish, "disable")
+	switch {
 	case strings.EqualFold(wish, "abort-message"):
 		e.Verdict = outbox.VerdictPermanent
-	case strings.EqualFold(wish, "disable") && e.Verdict == outbox.VerdictRetry:
+	case disable && e.Verdict == outbox.VerdictRetry:
 		e.Verdict = outbox.VerdictSlow
+	}
+	if disable || status == http.StatusGone {
+		e.Pause = outbox.Forever
 	}
 	e.Err = errors.New(strings.TrimSpace(fmt.Sprintf("answered %d %s", status, http.StatusText(status))))
 	if e.Verdict == outbox.VerdictPermanent {
@@ -71,6 +78,9 @@ func judge(status int, h http.Header, now time.Time) *outbox.DeliveryError {
 		e.Err = fmt.Errorf("%w; %w", e.Err, err)
 	}
 	e.After = after
+	if e.Pause == 0 && (status == http.StatusTooManyRequests || status == http.StatusServiceUnavailable) {
+		e.Pause = after
+	}
 	return e
 }
 

@@ -191,3 +191,27 @@ func FuzzRetryAfterStaysWithinADay(f *testing.F) {
 		}
 	})
 }
+
+func TestAnswersThatPauseTheDestination(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name   string
+		status int
+		header http.Header
+		want   time.Duration
+	}{
+		{"too many requests", 429, http.Header{"Retry-After": {"60"}}, time.Minute},
+		{"unavailable", 503, http.Header{"Retry-After": {"60"}}, time.Minute},
+		{"too many requests, for how long?", 429, nil, 0},
+		{"another status may ask for this event's time alone", 500, http.Header{"Retry-After": {"60"}}, 0},
+		{"a time that cannot be read pauses nothing", 429, http.Header{"Retry-After": {"soon"}}, 0},
+		{"gone", 410, http.Header{"Retry-After": {"60"}}, outbox.Forever},
+		{"disable", 500, http.Header{"Webhook-Delivery": {"disable"}}, outbox.Forever},
+		{"disable and later", 503, http.Header{"Webhook-Delivery": {"Disable"}, "Retry-After": {"60"}}, outbox.Forever},
+		{"disable with a refusal", 400, http.Header{"Webhook-Delivery": {"disable"}}, outbox.Forever},
+	} {
+		if got := webhook.Judge(tt.status, tt.header, time.Now()).Pause; got != tt.want {
+			t.Errorf("%s: pause %s, want %s", tt.name, got, tt.want)
+		}
+	}
+}
