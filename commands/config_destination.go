@@ -28,7 +28,7 @@ var destinationKeys = map[string]string{
 	"rate": "rate", "permanent": "permanent", "retryable": "retryable",
 	"tenants.parallel": "tenant-parallel", "tenants.rate": "tenant-rate",
 	"retry.max_attempts": "max-attempts", "retry.backoff": "backoff", "retry.schedule": "schedule", "retry.jitter": "jitter",
-	"retry.share":      "share",
+	"retry.share":      "retry-share",
 	"breaker.failures": "breaker", "breaker.ratio": "breaker-ratio", "breaker.cooldown": "breaker-cooldown",
 }
 
@@ -156,9 +156,9 @@ func (d *fileDestination) readSpecial(r *configReader, key string, pair configPa
 			}
 		}
 	case "tenants.overrides":
-		d.tenants.Overrides = map[string]gate.TenantLimit{}
+		d.tenants = map[string]gate.TenantLimit{}
 		for _, tenant := range r.pairs(pair.value, key) {
-			d.tenants.Overrides[tenant.name] = readTenant(r, tenant)
+			d.tenants[tenant.name] = readTenant(r, tenant)
 		}
 	}
 	d.settings[key] = setting
@@ -183,7 +183,6 @@ func (d *fileDestination) check(r *configReader) {
 	if n := len(d.schedule); n > 0 && !d.flags.Changed("max-attempts") {
 		d.maxAttempts = n + 1
 	}
-	d.tenants.TenantLimit = gate.TenantLimit{Parallel: d.tenant, Rate: float64(d.tenantsBy)}
 	for _, rule := range d.rules() {
 		if rule.bad && !d.misread(rule) {
 			d.complain(r, keyOf(rule.flag), keyOf(rule.flag)+" "+inKeys(rule.say))
@@ -346,7 +345,7 @@ func (d *fileDestination) shownSettings(f *configFile) (all []shownSetting) {
 	for header := range d.headers { // often the key of somebody's API
 		add("headers", "headers."+header, secretIsSet)
 	}
-	for tenant, limit := range d.tenants.Overrides {
+	for tenant, limit := range d.tenants {
 		rate := rateValue(limit.Rate)
 		add("tenants.overrides", "tenants.overrides."+tenant+".parallel", limit.Parallel)
 		add("tenants.overrides", "tenants.overrides."+tenant+".rate", rate.String())

@@ -55,7 +55,7 @@ type destination struct {
 	deadLetter  string
 
 	rate      rateValue
-	tenants   gate.TenantLimits
+	tenants   map[string]gate.TenantLimit // overrides
 	breaker   int
 	ratio     percentValue
 	cooldown  durationValue
@@ -72,8 +72,6 @@ func (d *destination) flags(all *pflag.FlagSet) {
 	d.lease = durationValue(30 * time.Second)
 	d.requestTimeout = durationValue(5 * time.Second)
 	d.backoff = backoffValue{policy.Backoff.Base, policy.Backoff.Cap}
-	d.share = 0.2
-	d.cooldown = durationValue(30 * time.Second)
 
 	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
 	fs.StringVar(&d.url, "to", "", "where events go: an http or https `URL`, file:PATH or stdout:")
@@ -95,6 +93,7 @@ func (d *destination) flags(all *pflag.FlagSet) {
 	fs.Var(&d.backoff, "backoff", "wait after the first failed attempt, doubled up to the cap")
 	fs.Float64Var(&d.jitter, "jitter", policy.Jitter, "`share` by which a wait varies, 0 to 1")
 	fs.Var(&d.maxPayload, "max-payload", "make an event with a larger payload a dead letter, unsent: 64KiB, 1MiB")
+	d.limitFlags(fs)
 	fs.VisitAll(func(f *pflag.Flag) {
 		f.Annotations = map[string][]string{destinationMark: {"true"}}
 		all.AddFlag(f)
@@ -106,15 +105,11 @@ func (d *destination) more(fs *pflag.FlagSet) {
 	fs.StringVar(&d.proxy, "proxy", "", "")
 	fs.StringVar(&d.deadLetter, "dead-letter", "", "")
 	fs.Var(&d.schedule, "schedule", "")
-	fs.Var(&d.share, "share", "")
 	fs.IntSliceVar(&d.permanent, "permanent", nil, "")
 	fs.IntSliceVar(&d.retryable, "retryable", nil, "")
-	fs.Var(&d.rate, "rate", "")
-	fs.IntVar(&d.tenant, "tenant-parallel", 0, "")
-	fs.Var(&d.tenantsBy, "tenant-rate", "")
-	fs.IntVar(&d.breaker, "breaker", 10, "")
 	fs.Var(&d.ratio, "breaker-ratio", "")
-	fs.Var(&d.cooldown, "breaker-cooldown", "")
+	d.breaker = 10
+	fs.Lookup("breaker").DefValue = "10"
 }
 
 // rules says which settings make no sense.
@@ -177,17 +172,6 @@ func (d *destination) policy() outbox.Policy {
 		Schedule:    d.schedule,
 		Permanent:   d.permanent,
 		Retryable:   d.retryable,
-	}
-}
-
-// limits are what bounds a destination beside batch_size and parallel.
-func (d *destination) limits() gate.Limits {
-	return gate.Limits{
-		Rate:       float64(d.rate),
-		Tenants:    d.tenants,
-		RetryShare: float64(d.share),
-		Parallel:   d.parallel,
-		Breaker:    gate.Breaker{Failures: d.breaker, Ratio: float64(d.ratio), Cooldown: time.Duration(d.cooldown)},
 	}
 }
 

@@ -77,6 +77,7 @@ PARALLEL_SENDS are understood too.
 	}
 	cmd.Annotations = map[string]string{wholeFileMark: "true"}
 	o.flags(cmd.Flags())
+	cmd.AddCommand(newDispatchPause(a), newDispatchResume(a))
 	return cmd
 }
 

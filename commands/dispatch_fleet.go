@@ -39,7 +39,8 @@ type serving struct {
 // total is what all loops have done.
 type total struct {
 	died int
-	full bool // one has sent --max-events
+	full bool   // one has sent --max-events
+	held string // what kept one from its work: a pause, an open breaker
 }
 
 func newFleet(stop context.Context, r *dispatchRun, db *pgxpool.Pool) *fleet {
@@ -166,6 +167,11 @@ func (f *fleet) sum() (t total, err error) {
 	for _, l := range f.ended {
 		t.died += l.summary.Failed + l.summary.Dead
 		t.full = t.full || f.run.o.maxEvents > 0 && l.summary.Sent >= f.run.o.maxEvents
+		if held := l.summary.Held; held != "" && t.held == "" {
+			if t.held = held; l.key != "" {
+				t.held = l.shown() + ": " + held
+			}
+		}
 		err = errors.Join(err, l.err)
 	}
 	return t, err
@@ -206,6 +212,15 @@ func (r *dispatchRun) loop(ctx context.Context, db *pgxpool.Pool, s *served) (ou
 	observer, end := r.systemd.observe(r.observer(s))
 	defer end()
 	d.Observer = observer
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	life, over := context.WithCancel(context.WithoutCancel(ctx))
+	defer over()
+	board, err := r.guard(ctx, db, s, d)
+	if err != nil {
+		return outbox.Summary{}, err
+	}
+	beside.Go(func() { board.Live(life) })
 	r.logOf(s).Info("dispatching", "to", s.to(), "worker", r.worker(), "batch_size", d.BatchSize, "parallel", d.Parallel)
 	summary, err := d.Run(ctx, r.kill)
 	r.mu.Lock()

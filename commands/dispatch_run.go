@@ -297,6 +297,9 @@ func (r *dispatchRun) verdict(ctx context.Context, db *pgxpool.Pool, s total, er
 		return errNoReader
 	case s.died > 0 && r.o.once:
 		return quietly(exitAttention)
+	case s.held != "" && r.due(context.WithoutCancel(ctx), db, 1) > 0:
+		r.log.Warn("work is left: " + s.held)
+		return quietly(exitAttention)
 	case r.cutShort(ctx, s) && r.due(context.WithoutCancel(ctx), db, 1) > 0:
 		r.log.Warn("work is left: stopped by --max-duration or --max-events")
 		return quietly(exitAttention)

@@ -103,6 +103,7 @@ func TestReadmeFlagsExist(t *testing.T) {
 		{"config", "show"},
 		{"dispatch"},
 		{"events", "edit"},
+		{"dispatch", "pause"},
 		{"events", "explain"},
 		{"events", "list"},
 		{"events", "show"},
@@ -252,7 +253,10 @@ func TestReadmeSaysWhatAnAnswerDoes(t *testing.T) {
 		fmt.Sscan(string(r.Body), &code)
 		return outboxtest.Answer{Status: code}
 	})
-	outboxctl(url, "dispatch", "--once", "--wait", "0s", "--allow-private", "--format", "payload", "--to", receiver.URL)
+	dispatch := []string{"dispatch", "--once", "--wait", "0s", "--allow-private", "--format", "payload", "--to", receiver.URL}
+	outboxctl(url, dispatch...)
+	outboxctl(url, "dispatch", "resume", "default", "--reason", "410 has paused it")
+	outboxctl(url, dispatch...)
 	for code, words := range said {
 		got := queryText(t, url, `
 			select case when status <> 'pending' then status

@@ -182,16 +182,17 @@ func (l *loop) pace(t exchanged) {
 		l.pollAt = now.Add(jittered(l.poll, 0.1, rand.Float64()))
 		l.poll = min(2*l.poll, l.PollInterval)
 		if l.limited && l.next.Before(l.pollAt) && !l.next.IsZero() { // who had no room may have some then
-			l.pollAt = later(l.next, now.Add(minPoll))
+			l.pollAt = notBefore(now.Add(minPoll), l.next)
 		}
 	}
 }
 
-func later(a, b time.Time) time.Time {
-	if a.After(b) {
-		return a
+// notBefore is t, or the earliest that it may be.
+func notBefore(earliest, t time.Time) time.Time {
+	if t.Before(earliest) {
+		return earliest
 	}
-	return b
+	return t
 }
 
 // stumble waits longer with every failure in a row.

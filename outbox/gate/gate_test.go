@@ -150,14 +150,14 @@ func TestTenantsHaveTheirOwnLimits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(gate.Limits{Tenants: gate.TenantLimits{
 			TenantLimit: gate.TenantLimit{Parallel: 4},
-			Overrides:   map[string]gate.TenantLimit{"acme": {Parallel: 8}, "globex": {Rate: 20}, "free": {}},
+			Overrides:   map[string]gate.TenantLimit{"acme": {Parallel: 8}, "globex": {Rate: 20}, "free": {Parallel: 1000}},
 		}}, nil)
 		w.claim("small", 3)
 		ev := w.send("small")
 		w.claim("acme", 8)
 		w.claim("globex", 2)
 		w.send("globex")
-		want := map[string]int{"small": 1, "acme": 0, "globex": 0, "free": outbox.NoLimit, "unheard": 4}
+		want := map[string]int{"small": 1, "acme": 0, "globex": 0, "free": 1000, "unheard": 4}
 		got := map[string]int{}
 		for tenant := range want {
 			got[tenant] = w.room(tenant)

@@ -1,6 +1,7 @@
 package gate
 
 import (
+	"cmp"
 	"maps"
 	"math"
 	"time"
@@ -10,24 +11,22 @@ import (
 
 // TenantLimit bounds one tenant of a destination.
 type TenantLimit struct {
-	Parallel int     // events claimed and not answered; 0 = any
-	Rate     float64 // requests per second; 0 = any
+	Parallel int     // events claimed and not answered; 0 = any, or as for the others
+	Rate     float64 // requests per second; likewise
 }
 
 // TenantLimits bound each tenant of a destination.
 type TenantLimits struct {
 	TenantLimit
-	Overrides map[string]TenantLimit // by tenant, instead of the others' limits
+	Overrides map[string]TenantLimit // by tenant
 }
 
 func (l TenantLimits) any() bool { return l.TenantLimit != (TenantLimit{}) || len(l.Overrides) > 0 }
 
 // of is the limit of one tenant.
 func (l TenantLimits) of(tenant string) TenantLimit {
-	if own, ok := l.Overrides[tenant]; ok {
-		return own
-	}
-	return l.TenantLimit
+	own := l.Overrides[tenant]
+	return TenantLimit{cmp.Or(own.Parallel, l.Parallel), cmp.Or(own.Rate, l.Rate)}
 }
 
 // tenants keeps each tenant within its limits. It remembers a tenant only while that has events in
@@ -43,8 +42,8 @@ var _ outbox.Gate = (*tenants)(nil)
 
 func newTenants(l TenantLimits) *tenants {
 	g := &tenants{limits: l, named: map[string]int{}, buckets: map[string]*bucket{}}
-	for tenant, limit := range l.Overrides {
-		g.named[tenant] = limit.room()
+	for tenant := range l.Overrides {
+		g.named[tenant] = l.of(tenant).room()
 	}
 	return g
 }
