@@ -20,18 +20,28 @@ import (
 
 func (q *Queue) claimStatement(want Want, lease string) (string, pgx.NamedArgs) {
 	args := q.o.Only.args()
-	args["destination"], args["want"] = q.o.Destination, want.N
+	n, retries := q.walk.turns.choose(want)
+	args["destination"], args["want"] = q.o.Destination, n
 	args["lease"], args["duration"] = lease, q.o.Lease.Microseconds()
-	full := q.walk.next(want.Fresh)
-	if full {
+	q.walk.asked = n
+	full := false
+	switch {
+	case q.walk.turns.front && !q.walk.full && len(q.walk.tenants) > 0:
+		args["tenants"], args["dues"], args["ids"] = q.walk.fronts()
+	case q.walk.next(want.Fresh):
+		full = true
 		args["from"], args["visits"] = q.walk.from, maxVisits
-	} else {
+	default:
 		args["tenants"], args["dues"], args["ids"] = q.walk.marks()
 	}
 	if want.Rooms != nil {
-		args["rooms"], args["each"] = want.Rooms.args(want.N)
+		args["rooms"], args["each"] = want.Rooms.args(n)
 	}
-	return q.claimSQL[claimKind{full, want.Rooms != nil}], args
+	kind := claimKind{full: full, rooms: want.Rooms != nil, fresh: q.walk.turns.fresh, share: retries < n && !q.walk.turns.fresh}
+	if kind.share {
+		args["retries"] = retries
+	}
+	return q.claimSQL[kind], args
 }
 
 // queueClaim adds a claim to a batch that has its transaction.
@@ -86,7 +96,7 @@ select r.tenants, r.moment,
            and n.finished_at is null
            and n.tenant_id > r.last
          order by n.tenant_id
-         limit 1) as next_tenant, t.*
+         limit 1) as next_tenant, /*left*/ as left_behind, t.*
   from (select (select array_agg(tenant_id) from visited) as tenants,
                now() as moment,
                coalesce((select tenant_id from due offset @want - 1), (select max(tenant_id) from visited)) as last) r
@@ -100,23 +110,23 @@ with visited as (
 	select tenant_id, due, id
 	  from unnest(@tenants::text[], @dues::timestamptz[], @ids::bigint[]) m(tenant_id, due, id)),` +
 	claimDueSQL + claimTakeSQL + `
-select null::text[] as tenants, r.moment, null::text as next_tenant, t.*
+select null::text[] as tenants, r.moment, null::text as next_tenant, /*left*/ as left_behind, t.*
   from (select now() as moment) r
   full join taken t on false`
 
 const claimDueSQL = `
 due as materialized (
-	select d.id, v.tenant_id
+	select d.id, v.tenant_id/*retry*/
 	  from visited v
 	 cross join lateral (
-		select o.id
+		select o.id/*is retry*/
 		  from {schema}.outbox o -- outbox_due
 		 where o.destination = @destination
 		   and o.tenant_id = v.tenant_id
 		   and o.finished_at is null
 		   and coalesce(o.next_attempt_at, o.available_at) <= now()
 		   and (coalesce(o.next_attempt_at, o.available_at), o.id) > (v.due, v.id)
-		   and (o.lease_until is null or o.lease_until < now())/*types*/
+		   and (o.lease_until is null or o.lease_until < now())/*fresh*//*types*/
 		 order by coalesce(o.next_attempt_at, o.available_at), o.id
 		 limit /*room*/
 		   for update skip locked) d
@@ -127,7 +137,7 @@ const claimTakeSQL = `
 taken as (
 	update {schema}.outbox o
 	   set ` + leaseSQL + `
-	 where o.id = any (array (select id from due))
+	 where o.id = any (array (/*chosen*/))
 	returning ` + claimedColumnsSQL + `)`
 
 // leaseSQL is what a claim makes of a row.
@@ -191,6 +201,7 @@ type claimed struct {
 	tenants []string  // a full walk's
 	next    *string   // where a full walk goes on; nil at its end
 	moment  time.Time // the database's
+	left    int64     // retries that were more than their share; 0 or less = none
 
 	ids  []int64           // of an ordered claim, whose events are read apart
 	stop stop              // likewise
@@ -201,7 +212,7 @@ type claimed struct {
 func (c *claimed) scan(rows pgx.Rows) error {
 	for rows.Next() {
 		if isWalk := rows.RawValues()[1] != nil; isWalk {
-			if err := rows.Scan(append([]any{&c.tenants, &c.moment, &c.next}, make([]any, eventColumns)...)...); err != nil {
+			if err := rows.Scan(append([]any{&c.tenants, &c.moment, &c.next, &c.left}, make([]any, eventColumns)...)...); err != nil {
 				return err
 			}
 			continue
@@ -219,7 +230,7 @@ func (c *claimed) scan(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-const walkColumns, eventColumns = 3, 16
+const walkColumns, eventColumns = 4, 16
 
 // scanEvent reads an event from a row with other columns before it and more behind.
 func scanEvent(rows pgx.Rows, before int, more ...any) (ev Event, err error) {

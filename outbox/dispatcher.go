@@ -29,6 +29,7 @@ var ErrUnreadable = errors.New("the payload cannot be read")
 type Want struct {
 	N     int    // events at most; 0 = none, settle only
 	Run   int    // of one aggregate at most, where its events are ordered; ≥ 1
+	Share *Share // of retries; nil = any
 	Rooms *Rooms // of the tenants; nil = none has a limit
 	Fresh bool   // look from the very start, for late commits and lapsed leases too
 }

@@ -33,20 +33,20 @@ type InHand struct {
 
 // Admission is how much more may be claimed.
 type Admission struct {
-	N       int       // events at most
-	Retries int       // of these, retries at most while fresh events wait
-	Rooms   *Rooms    // of the tenants; nil = no tenant has a limit
-	Shut    bool      // the destination is not to be bothered at all, until Next
-	Next    time.Time // when more may be admitted, should nothing else happen; zero = then neither
+	N     int       // events at most
+	Share *Share    // of retries among them; nil = any
+	Rooms *Rooms    // of the tenants; nil = no tenant has a limit
+	Shut  bool      // the destination is not to be bothered at all, until Next
+	Next  time.Time // when more may be admitted, should nothing else happen; zero = then neither
 }
 
 // Everything is what a gate without a limit admits.
-func Everything() Admission { return Admission{N: NoLimit, Retries: NoLimit} }
+func Everything() Admission { return Admission{N: NoLimit} }
 
 // And is the smaller of both in everything, to be asked about again when either may have grown.
 func (a Admission) And(b Admission) Admission {
-	a.N, a.Retries = min(a.N, b.N), min(a.Retries, b.Retries)
-	a.Rooms = a.Rooms.and(b.Rooms)
+	a.N = min(a.N, b.N)
+	a.Share, a.Rooms = a.Share.and(b.Share), a.Rooms.and(b.Rooms)
 	a.Shut = a.Shut || b.Shut
 	if a.Next.IsZero() || !b.Next.IsZero() && b.Next.Before(a.Next) {
 		a.Next = b.Next

@@ -46,7 +46,7 @@ func (l *loop) admit(want Want, now time.Time) Want {
 		a = l.Gate.Admit(l.inHand())
 	}
 	l.shut, l.limited, l.next = a.Shut, a.Rooms.full(), a.Next
-	want.N, want.Rooms = min(want.N, a.N), a.Rooms.without(l.standing.Tenants)
+	want.N, want.Share, want.Rooms = min(want.N, a.N), a.Share, a.Rooms.without(l.standing.Tenants)
 	if want.N == 0 {
 		l.idle = false
 		l.pollAt = a.Next

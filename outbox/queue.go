@@ -223,5 +223,5 @@ func (q *Queue) cameRound(c *claimed, want Want) bool {
 	if q.ordered {
 		return q.round.took(c.stop, c.tenants)
 	}
-	return q.walk.took(c, want.N)
+	return q.walk.shared(c)
 }

@@ -80,17 +80,46 @@ func (r *Rooms) full() bool {
 const roomSQL = `least(@want, coalesce(((select @rooms::text::jsonb) ->> v.tenant_id)::bigint, @each))`
 
 // claimKind tells the statements of a claim apart.
-type claimKind struct{ full, limited bool }
+type claimKind struct {
+	full  bool // a walk from the start, not from the marks
+	rooms bool // tenants have limits
+	fresh bool // no retries
+	share bool // retries have a share
+}
 
 // claimStatements are a claim's statements for one selection.
 func (q *Queue) claimStatements() map[claimKind]string {
-	statements := make(map[claimKind]string, 4)
-	for full, sql := range map[bool]string{true: claimFullSQL, false: claimMarkedSQL} {
-		sql = q.store.sql(q.o.Only.narrow(sql))
-		statements[claimKind{full, false}] = strings.Replace(sql, "/*room*/", "@want", 1)
-		statements[claimKind{full, true}] = strings.Replace(sql, "/*room*/", roomSQL, 1)
+	statements := map[claimKind]string{}
+	for _, full := range []bool{false, true} {
+		for _, rooms := range []bool{false, true} {
+			for _, kind := range []claimKind{{}, {fresh: true}, {share: true}} {
+				kind.full, kind.rooms = full, rooms
+				statements[kind] = q.store.sql(q.o.Only.narrow(kind.sql()))
+			}
+		}
 	}
 	return statements
+}
+
+func (k claimKind) sql() string {
+	sql := claimMarkedSQL
+	if k.full {
+		sql = claimFullSQL
+	}
+	parts := map[string]string{"/*room*/": "@want", "/*chosen*/": "select id from due", "/*left*/": "0::bigint"}
+	if k.rooms {
+		parts["/*room*/"] = roomSQL
+	}
+	if k.fresh {
+		parts["/*fresh*/"] = freshSQL
+	}
+	if k.share {
+		parts["/*is retry*/"], parts["/*retry*/"], parts["/*chosen*/"], parts["/*left*/"] = isRetrySQL, retrySQL, chosenSQL, leftSQL
+	}
+	for _, part := range []string{"/*room*/", "/*chosen*/", "/*left*/", "/*fresh*/", "/*is retry*/", "/*retry*/"} {
+		sql = strings.ReplaceAll(sql, part, parts[part])
+	}
+	return sql
 }
 
 // orderedStatements are the same of an ordered claim. Events beyond a tenant's room are left, those of its

@@ -24,6 +24,9 @@ type walk struct {
 	from  string // the tenant at which it starts
 	found []mark // by the full walk so far
 	dry   bool   // no claim of the full walk so far got all it wanted
+
+	turns turns // of fresh events and retries
+	asked int   // events that the claim under way asked for
 }
 
 // mark is the place among a tenant's due rows before which nothing is left, but for rows that
@@ -56,10 +59,11 @@ func (w *walk) marks() (tenants []string, dues []time.Time, ids []int64) {
 // took notes what a claim brought. It reports whether the walk has come round to its start without
 // finding all that was wanted. That nothing at all is due, only a full walk can say.
 func (w *walk) took(c *claimed, want int) (cameRound bool) {
-	short := len(c.events) < want
+	looked := len(c.events) + max(int(c.left), 0)
+	short := looked < want
 	if !w.full {
 		w.tenants = advance(w.tenants, c)
-		w.nothing = len(c.events) == 0
+		w.nothing = looked == 0
 		return short && !w.nothing
 	}
 	w.dry = w.dry && short
@@ -74,6 +78,51 @@ func (w *walk) took(c *claimed, want int) (cameRound bool) {
 	}
 	w.ended, w.full, w.nothing = time.Now(), false, false
 	return w.dry
+}
+
+// fronts are the known tenants, each from its very start.
+func (w *walk) fronts() (tenants []string, dues []time.Time, ids []int64) {
+	tenants, _, ids = w.marks()
+	clear(ids)
+	return tenants, make([]time.Time, len(ids)), ids
+}
+
+// shared is took where retries have a share: claims of them and of fresh events alone say
+// nothing about what is due besides.
+func (w *walk) shared(c *claimed) (cameRound bool) {
+	t, short := &w.turns, len(c.events) < w.asked
+	if t.front && !w.full { // the marks are those of the fresh events
+		w.tenants = rotated(w.tenants, c)
+		t.took(c, !short, short)
+		return false
+	}
+	marked := !w.full
+	cameRound = w.took(c, w.asked)
+	if t.fresh && marked {
+		w.nothing = false
+		if short {
+			w.tenants = past(w.tenants, c.moment)
+		}
+	}
+	return !t.took(c, !short, cameRound || marked && short) && cameRound
+}
+
+// rotated puts the tenants that gave events to the end of the line, where they are.
+func rotated(marks []mark, c *claimed) []mark {
+	gave := make(map[string]bool)
+	for _, ev := range c.events {
+		gave[ev.TenantID] = true
+	}
+	waiting := make([]mark, 0, len(marks))
+	var served []mark
+	for _, m := range marks {
+		if gave[m.tenant] {
+			served = append(served, m)
+		} else {
+			waiting = append(waiting, m)
+		}
+	}
+	return append(waiting, served...)
 }
 
 // merge adds tenants to those found so far, with the marks known of them.

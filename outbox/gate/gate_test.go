@@ -219,7 +219,7 @@ func TestSmallestAdmissionWins(t *testing.T) {
 			Tenants: gate.TenantLimits{TenantLimit: gate.TenantLimit{Parallel: 3}},
 			Breaker: gate.Breaker{Failures: 3, Cooldown: time.Minute},
 		}, nil)
-		if got, want := w.gate.Admit(w.hand), (outbox.Admission{N: 5, Retries: 2, Rooms: &outbox.Rooms{Each: 3, Of: map[string]int{}}}); !cmp.Equal(got, want) {
+		if got, want := w.gate.Admit(w.hand), (outbox.Admission{N: 5, Share: &outbox.Share{Retries: 2, Alone: 10}, Rooms: &outbox.Rooms{Each: 3, Of: map[string]int{}}}); !cmp.Equal(got, want) {
 			t.Errorf("Admit() = %+v, want %+v", got, want)
 		}
 		w.claim("a", 3)
@@ -235,15 +235,22 @@ func TestSmallestAdmissionWins(t *testing.T) {
 func TestRetriesHaveTheirShare(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
-		share              float64
-		parallel, in, want int
+		share                             float64
+		parallel, waiting, sending, again int
+		want                              *outbox.Share
 	}{
-		{0.2, 10, 0, 2}, {0.2, 10, 1, 1}, {0.2, 10, 5, 0}, {0.2, 3, 0, 1}, {0, 10, 0, 1}, {0.5, 9, 0, 4}, {1, 10, 9, outbox.NoLimit},
+		{0.2, 10, 0, 0, 0, &outbox.Share{Retries: 2, Alone: 10}},
+		{0.2, 10, 5, 3, 1, &outbox.Share{Retries: 1, Alone: 2}},
+		{0.2, 10, 50, 10, 5, &outbox.Share{}},
+		{0.2, 3, 0, 0, 0, &outbox.Share{Retries: 1, Alone: 3}},
+		{0, 10, 0, 0, 0, &outbox.Share{Retries: 1, Alone: 10}},
+		{0.5, 9, 0, 0, 0, &outbox.Share{Retries: 4, Alone: 9}},
+		{1, 10, 0, 9, 9, nil},
 	} {
 		w := newWorld(gate.Limits{Rate: 1, Parallel: tt.parallel, RetryShare: tt.share}, nil)
-		w.hand.Retries = tt.in
-		if got := w.gate.Admit(w.hand).Retries; got != tt.want {
-			t.Errorf("share %v of %d slots with %d in hand: %d, want %d", tt.share, tt.parallel, tt.in, got, tt.want)
+		w.hand.Waiting, w.hand.Sending, w.hand.Retries = tt.waiting, tt.sending, tt.again
+		if got := w.gate.Admit(w.hand).Share; !cmp.Equal(got, tt.want) {
+			t.Errorf("share %v of %d slots with %+v: %+v, want %+v", tt.share, tt.parallel, w.hand, got, tt.want)
 		}
 	}
 }
