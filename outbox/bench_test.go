@@ -148,6 +148,18 @@ func BenchmarkCommitToReceipt(b *testing.B) {
 	}
 }
 
+// BenchmarkTwentyTenants delivers the events of twenty tenants, against as many of one.
+func BenchmarkTwentyTenants(b *testing.B) {
+	for b.Loop() {
+		twenty, one := outboxtest.DB(b), outboxtest.DB(b)
+		exec(b, twenty, `alter table outbox alter tenant_id set default floor(random() * 20)::text`)
+		url := receiver(b)
+		compare(b, "one",
+			func() float64 { return dispatchRate(b, twenty, load(), best, newWebhook(b, url, best)) },
+			func() float64 { return dispatchRate(b, one, load(), best, newWebhook(b, url, best)) })
+	}
+}
+
 // compare measures both sides in turns and reports the medians and their ratio.
 func compare(b *testing.B, ceiling string, ours, theirs func() float64) {
 	var a, c []float64

@@ -1,8 +1,10 @@
 package outbox_test
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -89,6 +91,41 @@ func TestClaimWithRoomsUsesTheIndex(t *testing.T) {
 		}
 		next(t, q, 10)
 	}
+}
+
+// The backlog of one tenant does not hold up the few events of others: they wait for a batch or two of its
+// events, however many there are.
+func TestBacklogOfOneTenantDoesNotDelayOthers(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	exec(t, db, `insert into outbox (tenant_id, aggregate_type, aggregate_id, event_type, payload, available_at)
+		select '0000', 'order', i::text, 'order.created', '{}', now() - interval '1 hour' from generate_series(1, 20000) i`)
+	tenants(t, db, 20, 5)
+	var mu sync.Mutex
+	var noisy, small, before int
+	done := make(chan struct{})
+	d := newDispatcher(db, sinkFunc(func(_ context.Context, ev outbox.Event) (outbox.Receipt, error) {
+		mu.Lock()
+		defer mu.Unlock()
+		if ev.TenantID == "0000" {
+			noisy++
+			return outbox.Receipt{}, nil
+		}
+		if small++; small == 100 {
+			before = noisy
+			close(done)
+		}
+		return outbox.Receipt{}, nil
+	}))
+	stop, cancel := context.WithCancel(t.Context())
+	go func() { <-done; cancel() }()
+	if _, err := d.Run(stop, context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if before > 5*d.BatchSize {
+		t.Errorf("%d events of the noisy tenant were sent before the last of the others', want a few batches of %d at most", before, d.BatchSize)
+	}
+	t.Logf("%d events of the noisy tenant were sent before the last of the others'", before)
 }
 
 // A thousand tenants without room, which a claim visits and leaves, cost it little.
