@@ -42,8 +42,9 @@ func orders(t testing.TB, db *pgxpool.Pool, n int) {
 type frozen struct{ from, to time.Time }
 
 // inOrder checks what a receiver has seen, aggregate by aggregate: each event's first request comes after
-// the first of the one before; a repeat is of an event that was not known to be delivered when a
-// fault came; and no two requests are open at once, but while one was suspended.
+// the first of the one before, and not before the receiver has taken that or refused it for good; a
+// repeat is of an event that was not known to be delivered when a fault came; and no two
+// requests are open at once. A dispatcher that was suspended is excused for what it had in hand.
 func inOrder(t *testing.T, r *outboxtest.Receiver, asleep []frozen) (repeats int) {
 	t.Helper()
 	of := map[string][]outboxtest.Request{}
@@ -56,6 +57,7 @@ func inOrder(t *testing.T, r *outboxtest.Receiver, asleep []frozen) (repeats int
 	for id, requests := range of {
 		highest := int64(0)
 		var open outboxtest.Request // the one that ends last
+		taken := map[int64]bool{}   // or refused for good, by the last request of each
 		for _, request := range requests {
 			seq := sequence[request.N]
 			if seq <= highest {
@@ -70,6 +72,14 @@ func inOrder(t *testing.T, r *outboxtest.Receiver, asleep []frozen) (repeats int
 				t.Errorf("aggregate %s: event %d is sent while %d is: at %s, %s", id, seq, sequence[open.N],
 					request.At.Format(time.StampMicro), open.Done.Format(time.StampMicro))
 			}
+			for earlier, ok := range taken {
+				if earlier < seq && !ok && !excused {
+					t.Errorf("aggregate %s: event %d is sent although %d has to be sent again", id, seq, earlier)
+				}
+			}
+			a := request.Answer
+			ok := !a.Reset && !request.Left && (a.Status == 0 || a.Status == 422)
+			taken[seq] = ok || excused && taken[seq]
 			open = request
 		}
 	}
