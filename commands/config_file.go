@@ -64,7 +64,7 @@ func readConfig(path string, p Process, whole bool) (*configFile, error) {
 	if err != nil {
 		return nil, err
 	}
-	file, r := parseConfig(path, text, p, whole)
+	file, r := parseConfig(path, text, p, fileFlags(p), whole)
 	if len(r.mistakes) > 0 {
 		return nil, r.failure()
 	}
@@ -85,11 +85,11 @@ func readConfigFile(path string) ([]byte, error) {
 }
 
 // parseConfig reads the text of a file; its mistakes are in the reader.
-func parseConfig(path string, text []byte, p Process, whole bool) (*configFile, *configReader) {
+func parseConfig(path string, text []byte, p Process, known flagsByKey, whole bool) (*configFile, *configReader) {
 	f := &configFile{path: path, settings: map[string]*configSetting{}}
 	r := newConfigReader(path, text, p.Getenv)
 	if root := r.parse(text); root != nil {
-		f.read(r, root, fileFlags(p), whole)
+		f.read(r, root, known, whole)
 	}
 	r.sort()
 	f.asked = r.asked
@@ -124,6 +124,7 @@ func (f *configFile) read(r *configReader, root *yaml.Node, known flagsByKey, wh
 		}
 	}
 	f.checkGlobals(r, known)
+	f.checkOnlyDestination(r)
 	if whole {
 		f.readWhole(r, pairs)
 	}
@@ -209,6 +210,24 @@ func (f *configFile) readRedact(r *configReader, pair configPair) {
 func (f *configFile) checkGlobals(r *configReader, known flagsByKey) {
 	for _, rule := range globalRules(func(name string) string { return known.file[fileKey(name)][0].Value.String() }) {
 		if setting, ok := f.settings[fileKey(rule.flag)]; ok && rule.bad {
+			r.complain(setting.value, "%s %s", fileKey(rule.flag), r.unexpanded(rule.say, setting.texts, setting.value))
+		}
+	}
+}
+
+// checkOnlyDestination refuses settings without sense of the one destination that a file has which names
+// none.
+func (f *configFile) checkOnlyDestination(r *configReader) {
+	var d destination
+	fs := pflag.NewFlagSet("", pflag.ContinueOnError)
+	d.flags(fs)
+	fs.VisitAll(func(flag *pflag.Flag) {
+		if setting := f.settings[fileKey(flag.Name)]; setting != nil {
+			_ = setting.set(flag) // it has been tried
+		}
+	})
+	for _, rule := range d.rules() {
+		if setting := f.settings[fileKey(rule.flag)]; setting != nil && rule.bad {
 			r.complain(setting.value, "%s %s", fileKey(rule.flag), r.unexpanded(rule.say, setting.texts, setting.value))
 		}
 	}

@@ -115,14 +115,6 @@ func checkEmpty(r *configReader, nodes map[string]*yaml.Node, route *outbox.Rout
 	}
 }
 
-// routeList are the routes as the core wants them.
-func (f *configFile) routeList() (all outbox.Routes) {
-	for _, route := range f.routes {
-		all = append(all, route.route)
-	}
-	return all
-}
-
 // shownSettings are what the file says of the route.
 func (r *fileRoute) shownSettings(before string, f *configFile) (all []shownSetting) {
 	r.flags.VisitAll(func(flag *pflag.Flag) {

@@ -1,5 +1,7 @@
 package commands
 
+import "sync"
+
 // DialOnce is dialOnce, which no server can tell from a client that is patient.
 var DialOnce = dialOnce
 
@@ -11,9 +13,12 @@ type (
 
 var Expand = expand
 
+// knownFlags are made once: they take most of the time of a short file.
+var knownFlags = sync.OnceValue(func() flagsByKey { return fileFlags(Process{}) })
+
 // ConfigMistakes is what a person reads about a configuration file.
 func ConfigMistakes(text []byte, getenv func(string) string) string {
-	_, r := parseConfig("test.yaml", text, Process{Getenv: getenv}, true)
+	_, r := parseConfig("test.yaml", text, Process{Getenv: getenv}, knownFlags(), true)
 	if len(r.mistakes) == 0 {
 		return ""
 	}

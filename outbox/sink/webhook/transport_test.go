@@ -8,6 +8,9 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -216,5 +219,39 @@ func TestCallerThatGivesUpIsNotATimeout(t *testing.T) {
 	failure, _ := errors.AsType[*outbox.DeliveryError](err)
 	if failure == nil || failure.Kind != "canceled" || !errors.Is(err, context.Canceled) {
 		t.Errorf("Deliver() = %v, want kind canceled and context.Canceled", err)
+	}
+}
+
+func TestProxyTakesAllRequests(t *testing.T) {
+	t.Parallel()
+	var asked []string
+	var mu sync.Mutex
+	proxy := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		defer mu.Unlock()
+		asked = append(asked, r.Method+" "+r.RequestURI+" "+r.Header.Get("Proxy-Authorization"))
+	}))
+	defer proxy.Close()
+	through := strings.Replace(proxy.URL, "://", "://user:secret@", 1) // at a private address, as proxies are
+	s, err := webhook.New(webhook.Config{URL: "http://receiver.example.com/hooks", Proxy: through})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Deliver(t.Context(), outbox.Event{Payload: []byte(`{}`)}); err != nil {
+		t.Fatal(err)
+	}
+	if want := []string{"POST http://receiver.example.com/hooks Basic dXNlcjpzZWNyZXQ="}; !slices.Equal(asked, want) {
+		t.Errorf("the proxy was asked for %q, want %q", asked, want)
+	}
+
+	for _, bad := range []string{"proxy.example.com:3128", "ftp://proxy.example.com", "http://", "http://user:hunter2@[::1"} {
+		_, err := webhook.New(webhook.Config{URL: "http://receiver.example.com/hooks", Proxy: bad})
+		if err == nil || !strings.HasPrefix(err.Error(), "proxy: want a URL") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("New() with the proxy %q: %v", bad, err)
+		}
+	}
+	_, err = webhook.New(webhook.Config{URL: "http://10.0.0.1/", Proxy: through})
+	if err == nil {
+		t.Error("a proxy opens private addresses to a destination")
 	}
 }
