@@ -48,7 +48,7 @@ grant select, insert (destination, ordering, breaker, breaker_at, paused_until, 
       update (ordering, breaker, breaker_at, paused_until, pause_reason, paused_by, updated_at)
    on :"schema".outbox_destinations to :"dispatcher";
 grant select on :"schema".outbox_tenant_pauses to :"dispatcher";
-grant select, insert, update on :"schema".outbox_late to :"dispatcher";
+grant select, insert (destination, events, last_event), update (events, last_event, last_at) on :"schema".outbox_late to :"dispatcher";
 grant select on :"schema".outbox_migrations to :"dispatcher";
 
 -- An operator reads everything, sends events again, edits, discards and removes them with their
