@@ -19,6 +19,7 @@ import (
 
 // sourceOptions are the flags that say which events a table's rows stand for.
 type sourceOptions struct {
+	looks         bool // nothing is written: nobody has to say what events hold
 	file          string
 	table         string
 	source        string
@@ -74,7 +75,7 @@ func (o *sourceOptions) spec(fs *pflag.FlagSet) (outbox.BackfillSpec, error) {
 				return outbox.BackfillSpec{}, usage(fmt.Errorf("--%s and --spec: what an event is stands in one place", name), "write it into the file")
 			}
 		}
-		return readSpec(o.file)
+		return readSpec(o.file, o.looks)
 	}
 	return o.fromFlags()
 }
@@ -102,7 +103,7 @@ func (o *sourceOptions) fromFlags() (spec outbox.BackfillSpec, err error) {
 	if err := checkExisting(spec.Existing); err != nil {
 		return spec, usage(fmt.Errorf("--existing %w", err), "")
 	}
-	if (len(o.payload) == 0) == (o.payloadColumn == "") {
+	if none, both := len(o.payload) == 0 && o.payloadColumn == "", len(o.payload) > 0 && o.payloadColumn != ""; both || none && !o.looks {
 		return spec, usage(errors.New("give --payload or --payload-column, one of the two"), "such as --payload id,customer_id")
 	}
 	return spec, o.payloadFields(&spec)

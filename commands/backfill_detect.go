@@ -17,12 +17,13 @@ type backfillDetectOptions struct {
 }
 
 func newBackfillDetect(a *app) *cobra.Command {
-	var o backfillDetectOptions
+	o := backfillDetectOptions{sourceOptions: sourceOptions{looks: true}}
 	cmd := &cobra.Command{
 		Use:   "detect",
 		Short: "count the rows that have no event, by day and type",
 		Long: `Count the rows of a table or view that have no event, by day (UTC) and type, with the same
-flags or file as backfill. It writes nothing. Exit code 3 when something is missing.
+flags or file as backfill; what events hold need not be said. It writes nothing. Exit code 3
+when something is missing.
 ` + exitCodes,
 		Example: `  outboxctl backfill detect --spec orders.yaml --since 30d
   outboxctl backfill detect --spec orders.yaml --since 2026-01-31 -o json | jq .missing`,

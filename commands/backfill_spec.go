@@ -17,8 +17,8 @@ var specKeys = []string{"table", "source", "key", "time_column", "event_type", "
 	"schema_version", "destination", "headers", "payload", "payload_column", "existing"}
 
 // readSpec reads a specification from a file of YAML or JSON. All mistakes in it are one error, each
-// with its line. Nothing is replaced in its values.
-func readSpec(path string) (spec outbox.BackfillSpec, err error) {
+// with its line. Nothing is replaced in its values. Who only looks need not say what events hold.
+func readSpec(path string, looks bool) (spec outbox.BackfillSpec, err error) {
 	text, err := readConfigFile(path)
 	if err != nil {
 		return spec, usage(fmt.Errorf("--spec: %w", err), "")
@@ -29,7 +29,7 @@ func readSpec(path string) (spec outbox.BackfillSpec, err error) {
 	r := specReader{newConfigReader(path, text, nil)}
 	if root := r.parse(text); root != nil {
 		r.showAll(root)
-		r.read(root, &spec)
+		r.read(root, &spec, looks)
 	} else if len(r.mistakes) == 0 {
 		r.mistake(1, 1, "the file is empty")
 	}
@@ -51,7 +51,7 @@ func (r specReader) showAll(n *yaml.Node) {
 	}
 }
 
-func (r specReader) read(root *yaml.Node, spec *outbox.BackfillSpec) {
+func (r specReader) read(root *yaml.Node, spec *outbox.BackfillSpec, looks bool) {
 	there := map[string]bool{}
 	for _, pair := range r.pairs(root, "the file") {
 		there[pair.name] = true
@@ -62,7 +62,7 @@ func (r specReader) read(root *yaml.Node, spec *outbox.BackfillSpec) {
 			r.complain(root, "%s is missing", name)
 		}
 	}
-	if there["payload"] == there["payload_column"] {
+	if payload, column := there["payload"], there["payload_column"]; payload && column || !payload && !column && !looks {
 		r.complain(root, "give payload or payload_column, one of the two")
 	}
 }
