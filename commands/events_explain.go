@@ -429,17 +429,25 @@ func (a *app) printExplanation(x *explainer) error {
 	return a.printTries(x.tries)
 }
 
+// tryColumns is how wide a line of tries may be for its comment to be seen at its end.
+const tryColumns = 100
+
+// printTries puts what a command is for behind it, in a column, or above it where that would be too
+// far to the right.
 func (a *app) printTries(tries []try) error {
-	wide := 0
+	wide, why := 0, 0
 	for _, t := range tries {
-		wide = max(wide, len([]rune(t.command)))
+		wide, why = max(wide, len([]rune(t.command))), max(why, len([]rune(t.why)))
 	}
-	for i, t := range tries {
-		label := ""
-		if i == 0 {
-			label = "try"
+	label := "try"
+	for _, t := range tries {
+		if len("try         ")+wide+len("   # ")+why <= tryColumns {
+			a.line(label, "%-*s   # %s", wide, t.command, t.why)
+		} else {
+			a.line(label, "# %s", t.why)
+			a.line("", "%s", t.command)
 		}
-		a.line(label, "%-*s   # %s", min(wide, 100), t.command, t.why)
+		label = ""
 	}
 	return nil
 }
