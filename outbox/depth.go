@@ -30,7 +30,7 @@ type Depth struct {
 	OldestInProgress time.Duration // how long ago the first of those that a live lease holds was claimed
 	NextDue          time.Duration // until the next of Retrying and Future is due; 0 = there is none
 
-	lookedAt int64 // by a router, or released by a dispatcher of the default destination
+	unrouted int64 // looked at by a router and wanted by no route
 }
 
 // Open is the number of events that are not finished.
@@ -84,15 +84,15 @@ ranked as (
 	       coalesce(sum(n) filter (where status = 'failed'), 0) as failed,
 	       coalesce(sum(n) filter (where status = 'dead_letter'), 0) as dead_letter,
 	       coalesce(sum(n) filter (where status = 'discarded'), 0) as discarded,
-	       coalesce(sum(n) filter (where state in ('due', 'released', 'lapsed')), 0) as due,
+	       coalesce(sum(n) filter (where state in ('due', 'lapsed')), 0) as due,
 	       coalesce(sum(n) filter (where state = 'lapsed'), 0) as lapsed,
-	       coalesce(sum(n) filter (where state in ('retrying', 'looked at')), 0) as retrying,
+	       coalesce(sum(n) filter (where state = 'retrying'), 0) as retrying,
 	       coalesce(sum(n) filter (where state = 'future'), 0) as future,
-	       coalesce(sum(n) filter (where state in ('looked at', 'released')), 0) as looked_at,
-	       now() - min(mark) filter (where state in ('due', 'released', 'lapsed')) as oldest_due,
+	       coalesce(sum(n) filter (where state = 'unrouted'), 0) as unrouted,
+	       now() - min(mark) filter (where state in ('due', 'lapsed')) as oldest_due,
 	       now() - min(mark) filter (where state = 'lapsed') as oldest_lapsed,
 	       now() - min(mark) filter (where state = 'leased') as oldest_in_progress,
-	       min(mark) filter (where state in ('retrying', 'looked at', 'future')) - now() as next_due,
+	       min(mark) filter (where state in ('retrying', 'future')) - now() as next_due,
 	       row_number() over (partition by grouping(destination, tenant_id, event_type)
 	                              order by sum(n) filter (where state <> '') desc nulls last, sum(n) desc,
 	                                       destination, tenant_id, event_type) as place,
@@ -100,7 +100,7 @@ ranked as (
 	  from cell
 	 group by grouping sets ((destination), (tenant_id), (event_type), ()))
 select kind, name, pending::bigint, in_progress::bigint, delivered::bigint, failed::bigint, dead_letter::bigint, discarded::bigint,
-       due::bigint, lapsed::bigint, retrying::bigint, future::bigint, looked_at::bigint,
+       due::bigint, lapsed::bigint, retrying::bigint, future::bigint, unrouted::bigint,
        greatest(extract(epoch from oldest_due), 0)::float8, greatest(extract(epoch from oldest_lapsed), 0)::float8,
        greatest(extract(epoch from oldest_in_progress), 0)::float8, greatest(extract(epoch from next_due), 0)::float8, of
   from ranked
@@ -126,10 +126,9 @@ select kind, name, pending::bigint, in_progress::bigint, delivered::bigint, fail
 	stateSQL = `
 	        case when lease_until >= now() then 'leased'
 	             when lease_until < now() then 'lapsed'
-	             when coalesce(next_attempt_at, available_at) <= now()
-	             then case when destination = '' and attempts = 0 and next_attempt_at is not null then 'released' else 'due' end
+	             when destination = '' and error_kind = 'unrouted' then 'unrouted'
+	             when coalesce(next_attempt_at, available_at) <= now() then 'due'
 	             when next_attempt_at is null then 'future'
-	             when destination = '' and attempts = 0 then 'looked at'
 	             else 'retrying' end as state,
 	        case when lease_until >= now() then last_attempt_at
 	             else coalesce(lease_until, next_attempt_at, available_at) end as mark`
@@ -194,16 +193,16 @@ func (s *Store) countDepth(ctx context.Context, tx pgx.Tx, sql string, args pgx.
 	var kind, of int
 	var name string
 	counts := make([]int64, len(Statuses()))
-	var due, lapsed, retrying, future, lookedAt int64
+	var due, lapsed, retrying, future, unrouted int64
 	var oldestDue, oldestLapsed, oldestInProgress, nextDue float64
 	into := []any{&kind, &name}
 	for i := range counts {
 		into = append(into, &counts[i])
 	}
-	into = append(into, &due, &lapsed, &retrying, &future, &lookedAt, &oldestDue, &oldestLapsed, &oldestInProgress, &nextDue, &of)
+	into = append(into, &due, &lapsed, &retrying, &future, &unrouted, &oldestDue, &oldestLapsed, &oldestInProgress, &nextDue, &of)
 	_, err = pgx.ForEachRow(rows, into, func() error {
 		d := Depth{
-			Name: name, Status: map[Status]int64{}, Due: due, Lapsed: lapsed, Retrying: retrying, Future: future, lookedAt: lookedAt,
+			Name: name, Status: map[Status]int64{}, Due: due, Lapsed: lapsed, Retrying: retrying, Future: future, unrouted: unrouted,
 			OldestDue: seconds(oldestDue), OldestLapsed: seconds(oldestLapsed),
 			OldestInProgress: seconds(oldestInProgress), NextDue: seconds(nextDue),
 		}
@@ -226,6 +225,6 @@ func (st *Stats) place(kind, of int, d Depth) {
 	case byEventType:
 		st.EventTypes.Top, st.EventTypes.Of = append(st.EventTypes.Top, d), of
 	default:
-		st.Depth, st.Unrouted = d, d.lookedAt
+		st.Depth, st.Unrouted = d, d.unrouted
 	}
 }

@@ -86,6 +86,8 @@ type Dispatcher struct {
 	Wait      time.Duration // with Once: wait for retries of this run that are due within it
 	MaxEvents int           // end after that many events were sent; 0 = no limit
 
+	Woken <-chan struct{} // there may be news: the loop need not wait for its next poll; nil = nobody says
+
 	Observer Observer
 }
 

@@ -70,6 +70,7 @@ func (l *loop) claimNow(now time.Time) bool {
 
 func (l *loop) start(outs []Outcome, want Want) {
 	l.exchanging = true
+	l.woken = l.woken && want.N == 0
 	ctx := context.WithoutCancel(l.work)
 	l.wg.Go(func() {
 		began := time.Now()
@@ -184,6 +185,9 @@ func (l *loop) pace(t exchanged) {
 		if l.limited && l.next.Before(l.pollAt) && !l.next.IsZero() { // who had no room may have some then
 			l.pollAt = notBefore(now.Add(minPoll), l.next)
 		}
+	}
+	if l.woken {
+		l.wake()
 	}
 }
 

@@ -92,6 +92,9 @@ func (f *Facts) Explain() Explanation {
 	if f.Row.Leased(f.Now) {
 		return Explanation{Reason: ReasonLeased, NextAt: f.Row.LeaseUntil}
 	}
+	if f.Row.ErrorKind == KindUnrouted && f.Place.Serving == 0 {
+		return Explanation{Reason: ReasonUnrouted, NextAt: f.Row.NextAttemptAt}
+	}
 	obstacles, next := f.obstacles()
 	if due := f.Row.Due(); due.After(f.Now) {
 		reason := ReasonFuture

@@ -49,6 +49,7 @@ type loop struct {
 	heldUntil   time.Time
 	trouble     time.Duration // the last wait after a failed exchange; 0 = none
 	troubleAt   time.Time     // no exchange before
+	woken       bool          // there may be news that the exchange under way does not see
 	fresh       bool          // the next claim looks from the very start
 	idle        bool          // the last exchange found nothing due and left nothing undone
 
@@ -122,6 +123,8 @@ func (l *loop) run(stop, kill context.Context) error {
 		case s := <-l.Standings:
 			l.stand(s)
 		case <-timer.C:
+		case <-l.Woken:
+			l.wake()
 		case <-stopped:
 			stopped = nil
 			grace = time.After(l.Grace)
@@ -135,6 +138,9 @@ func (l *loop) run(stop, kill context.Context) error {
 		}
 	}
 }
+
+// wake lets the next claim be made at once.
+func (l *loop) wake() { l.woken, l.pollAt, l.poll = true, time.Time{}, minPoll }
 
 // sleep is how long nothing will happen by itself.
 func (l *loop) sleep() time.Duration {

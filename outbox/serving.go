@@ -56,6 +56,16 @@ select name, host, pid, version, destinations, parallel, batch_size, now() - sta
  where seen_at > now() - @dead_after::bigint * interval '1 microsecond'
  order by name, started_at`
 
+// Dispatchers lists those that are alive.
+func (s *Store) Dispatchers(ctx context.Context) ([]DispatcherStats, error) {
+	var st Stats
+	err := s.inTx(ctx, statsLimits, func(tx pgx.Tx) error { return s.dispatcherStats(ctx, tx, Look{}, &st) })
+	if err != nil {
+		return nil, fmt.Errorf("dispatchers: %w", err)
+	}
+	return st.Dispatchers, nil
+}
+
 func (s *Store) dispatcherStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stats) error {
 	rows, err := tx.Query(ctx, s.sql(dispatcherSQL), pgx.NamedArgs{"dead_after": DeadAfter.Microseconds()})
 	if err != nil {
@@ -124,9 +134,6 @@ func (st *Stats) finish(top int) {
 		for _, name := range d.Destinations {
 			served[name] = true
 		}
-	}
-	if len(served) == 0 || served[""] {
-		st.Unrouted = 0 // nothing is routed: these were released by a dispatcher of the default destination
 	}
 	for i := range st.Destinations {
 		d := st.destination(st.Destinations[i].Name)

@@ -92,7 +92,8 @@ select coalesce(extract(epoch from now() - (
          select min(available_at)
            from {schema}.outbox -- outbox_lag
           where finished_at is null
-            and available_at <= now())), 0)::float8`
+            and available_at <= now()
+            and origin <> 'shadow')), 0)::float8`
 
 func (s *Store) lagStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stats) error {
 	var lag float64

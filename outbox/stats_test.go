@@ -300,19 +300,19 @@ func TestStatsUnserved(t *testing.T) {
 }
 
 // A row that a router has looked at and left is unrouted; one that a dispatcher of the default
-// destination has released is not.
+// destination has released is not. A shadow's copy waits without lag.
 func TestStatsUnrouted(t *testing.T) {
 	t.Parallel()
 	db := outboxtest.DB(t)
-	insert(t, db, 2)
-	exec(t, db, `update outbox set next_attempt_at = now() + interval '1 minute' where id = 1`)
-	exec(t, db, `insert into outbox_workers (worker, destinations) values ('a', '{crm}')`)
-	if n := stats(t, db).Unrouted; n != 1 {
-		t.Errorf("%d unrouted, want 1", n)
-	}
-	exec(t, db, `insert into outbox_workers (worker, destinations) values ('b', '{""}')`)
-	if n := stats(t, db).Unrouted; n != 0 {
-		t.Errorf("%d unrouted beside a dispatcher of the default destination, want 0", n)
+	emit(t, db, "/1/other", "/2/other.shadowed")
+	step(t, router(db), 2)
+	exec(t, db, `update outbox set next_attempt_at = now() where id = 1`)
+	insert(t, db, 1)
+	exec(t, db, `update outbox set next_attempt_at = now() + interval '1 minute' where event_type = 'order.created'`)
+	exec(t, db, `update outbox set available_at = now() - interval '1 hour' where origin = 'shadow'`)
+	st := stats(t, db)
+	if st.Unrouted != 2 || st.Due != 1 || st.Lag > time.Minute {
+		t.Errorf("%d unrouted, %d due, lag %s; want 2, the shadow's copy, and next to none", st.Unrouted, st.Due, st.Lag)
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"strings"
 	"time"
@@ -77,6 +78,32 @@ func (p Pace) leave(took time.Duration) time.Duration {
 		return 0
 	}
 	return time.Duration(float64(took) * (1/p.Share - 1))
+}
+
+// firstIdle is the wait after a step that found nothing; it doubles up to the idle one.
+const firstIdle = 10 * time.Millisecond
+
+// Follow repeats a step until ctx is done: at once while there is work, and else after a wait that
+// grows up to idle, give or take a tenth, or when woken. What goes wrong it tells trouble, and goes on.
+func Follow(ctx context.Context, step Step, batch int, idle time.Duration, woken <-chan struct{}, trouble func(error)) {
+	pause := firstIdle
+	for ctx.Err() == nil {
+		n, err := step(context.WithoutCancel(ctx), batch)
+		if err != nil {
+			trouble(err)
+		}
+		if n > 0 {
+			pause = firstIdle
+			continue
+		}
+		select {
+		case <-ctx.Done():
+		case <-woken:
+			pause = firstIdle
+		case <-time.After(jittered(pause, 0.1, rand.Float64())):
+			pause = min(2*pause, idle)
+		}
+	}
 }
 
 // patiently makes a step, again and again where that can help. The step itself is not cut off: it is

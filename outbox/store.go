@@ -13,12 +13,13 @@ import (
 // Store is the outbox in one schema of one database. It is safe for concurrent use.
 type Store struct {
 	db     *pgxpool.Pool
-	schema string // quoted
+	name   string // of the schema, raw
+	schema string // the same, quoted
 }
 
 // NewStore returns the store in the schema of that raw name. It does not connect.
 func NewStore(db *pgxpool.Pool, schema string) *Store {
-	return &Store{db: db, schema: pgx.Identifier{schema}.Sanitize()}
+	return &Store{db: db, name: schema, schema: pgx.Identifier{schema}.Sanitize()}
 }
 
 // The statements name their tables as {schema}.outbox; sql puts the one sanitised identifier in.
