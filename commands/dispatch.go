@@ -24,6 +24,7 @@ type dispatchOptions struct {
 	names []string // of destinations in the file to serve; nil = all
 
 	pollInterval durationValue
+	wake         string
 	grace        durationValue
 
 	once        bool
@@ -34,6 +35,12 @@ type dispatchOptions struct {
 
 	only outbox.Selection
 }
+
+// The ways to learn of news. Polling goes on beneath each.
+const (
+	wakePoll   = "poll"
+	wakeListen = "listen"
+)
 
 func newDispatch(a *app) *cobra.Command {
 	var o dispatchOptions
@@ -88,6 +95,7 @@ func (o *dispatchOptions) flags(fs *pflag.FlagSet) {
 	o.destination.flags(fs)
 	fs.StringSliceVar(&o.names, "destination", nil, "only these `destinations` of the configuration file")
 	fs.Var(&o.pollInterval, "poll-interval", "between looks at an outbox with nothing due, at most")
+	fs.StringVar(&o.wake, "wake", wakePoll, "`how` to learn of news: poll, or listen (with the trigger of migrate --with notify)")
 	fs.Var(&o.grace, "grace", "for deliveries being sent when stopped")
 
 	fs.BoolVar(&o.once, "once", false, "end when nothing is due")
@@ -111,6 +119,7 @@ func (o *dispatchOptions) flags(fs *pflag.FlagSet) {
 func (o *dispatchOptions) check() error {
 	return refuse([]rule{
 		{"poll-interval", o.pollInterval <= 0, "must be longer than 0"},
+		{"wake", o.wake != wakePoll && o.wake != wakeListen, fmt.Sprintf("%q: want poll or listen", o.wake)},
 		{"max-events", o.maxEvents < 0, "must not be negative"},
 	})
 }

@@ -20,6 +20,7 @@ type fleet struct {
 	db      *pgxpool.Pool
 	stop    context.Context // no claims after it
 	changed chan struct{}   // other destinations are served now
+	wake    wakes
 
 	mu    sync.Mutex
 	loops []*serving // that have not ended
@@ -73,7 +74,7 @@ func (f *fleet) serve(ctx context.Context, l, before *serving) {
 		before.end()
 		<-before.done
 	}
-	l.summary, l.err = f.run.loop(ctx, f.db, l.served)
+	l.summary, l.err = f.run.loop(ctx, f.db, l.served, f.wake.of(l.name))
 	l.end()
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -204,14 +205,14 @@ func (r *dispatchRun) declare(ctx context.Context, db *pgxpool.Pool, s *served) 
 }
 
 // loop delivers one destination's events until it is stopped or, with --once, has none.
-func (r *dispatchRun) loop(ctx context.Context, db *pgxpool.Pool, s *served) (outbox.Summary, error) {
+func (r *dispatchRun) loop(ctx context.Context, db *pgxpool.Pool, s *served, woken <-chan struct{}) (outbox.Summary, error) {
 	if err := r.declare(ctx, db, s); err != nil || ctx.Err() != nil {
 		return outbox.Summary{}, err
 	}
 	d := r.o.dispatcher(s.destination, r.o.queue(s.destination, db, r.app), s.target)
 	observer, end := r.systemd.observe(r.observer(s))
 	defer end()
-	d.Observer = observer
+	d.Observer, d.Woken = observer, woken
 	var beside sync.WaitGroup
 	defer beside.Wait()
 	life, over := context.WithCancel(context.WithoutCancel(ctx))

@@ -71,7 +71,10 @@ func (r *dispatchRun) rereadFile(f *fleet) {
 	if keys := changedSettings(r.file, file); len(keys) > 0 {
 		r.log.Warn("these settings count from the next start on: " + strings.Join(keys, ", "))
 	}
+	r.mu.Lock()
 	r.file = file
+	r.mu.Unlock()
+	offer(f.wake.of("")) // the router, which has new routes
 	for _, s := range c.begin {
 		r.warn(s)
 	}

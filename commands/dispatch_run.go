@@ -148,8 +148,19 @@ func (r *dispatchRun) deliver(ctx context.Context, db *pgxpool.Pool) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	fleet := newFleet(ctx, r, db)
+	if r.o.once && len(r.routes()) > 0 {
+		if err := r.routeAll(ctx, db, fleet); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
 	r.bar.begin("delivering", "events", r.steps(ctx, db))
 	fleet.begin(r.served)
+	if r.o.wake == wakeListen {
+		beside.Go(func() { r.listen(ctx, db, fleet) })
+	}
+	if !r.o.once && r.file != nil {
+		beside.Go(func() { r.route(ctx, db, fleet) })
+	}
 	beside.Go(func() { fleet.live(life) })
 	beside.Go(func() { r.reload(life, fleet) })
 	beside.Go(func() { r.systemd.watch(life, ctx) })

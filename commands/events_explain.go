@@ -115,8 +115,13 @@ func (x *explainer) because(reason outbox.Reason) {
 	case outbox.ReasonUnserved:
 		x.unserved()
 	case outbox.ReasonUnrouted:
-		x.say("no route has taken it, and no dispatcher alive serves events without a destination; a route that matches %s would", x.Row.Type)
+		if x.Row.ErrorKind == outbox.KindUnrouted {
+			x.say("a router has looked at it, and no route matches %s; it looks again every minute, and when its routes change", x.Row.Type)
+		} else {
+			x.say("no route has taken it, and no dispatcher alive serves events without a destination; a route that matches %s would", x.Row.Type)
+		}
 		x.try("who is alive and serves what", "stats")
+		x.try("what the routes are", "config show")
 	case outbox.ReasonPaused:
 		x.paused()
 	case outbox.ReasonBreakerOpen:

@@ -32,12 +32,12 @@ grant insert (tenant_id, aggregate_type, aggregate_id, event_type, schema_versio
    on :"schema".outbox to :"producer";
 grant execute on function :"schema".outbox_emit to :"producer";
 
--- A dispatcher reads events and changes their state: not what they say or to whom. It removes none. It
--- adds copies for other destinations, and one that is needed again starts anew.
+-- A dispatcher reads events, gives them their destinations and changes their state: not what they
+-- say. It removes none. It adds copies for other destinations, and one that is needed again starts anew.
 grant select,
       insert (source_id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, idempotency_key, destination,
-              headers, payload, payload_bytes, created_at, origin),
-      update (status, attempts, available_at, next_attempt_at, lease, lease_until, last_attempt_at, finished_at, updated_at,
+              headers, payload, payload_bytes, available_at, created_at, origin),
+      update (destination, status, attempts, available_at, next_attempt_at, lease, lease_until, last_attempt_at, finished_at, updated_at,
               receipt, error, error_kind, error_code, origin)
    on :"schema".outbox to :"dispatcher";
 grant select, insert on :"schema".outbox_attempts to :"dispatcher";

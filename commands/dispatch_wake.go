@@ -1,0 +1,106 @@
+package commands
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outboxctl/outboxctl/migrate"
+	"github.com/outboxctl/outboxctl/outbox"
+)
+
+// notifyOption is the part of the schema that tells who listens.
+const notifyOption = "notify"
+
+// wakes leads news to the loops that wait for them, and what has no destination to the router.
+type wakes struct {
+	mu       sync.Mutex
+	channels map[string]chan struct{} // by destination
+}
+
+// of is where a destination's loop waits; "" is the router's, or the loop's of the only destination.
+func (w *wakes) of(destination string) chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.channels == nil {
+		w.channels = map[string]chan struct{}{}
+	}
+	if w.channels[destination] == nil {
+		w.channels[destination] = make(chan struct{}, 1)
+	}
+	return w.channels[destination]
+}
+
+// some wakes those who wait for these destinations.
+func (w *wakes) some(destinations []string) {
+	for _, name := range destinations {
+		offer(w.of(name))
+	}
+}
+
+// all wakes everybody.
+func (w *wakes) all() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.channels {
+		offer(c)
+	}
+}
+
+// listen hears on a session of its own where there are news. Polling goes on beside it.
+func (r *dispatchRun) listen(ctx context.Context, db *pgxpool.Pool, f *fleet) {
+	if options, err := migrate.New(db, r.global.schema).Present(ctx); err == nil && !slices.Contains(options, notifyOption) {
+		r.log.Warn("nobody tells of news until there is a trigger for it, polling goes on: outboxctl migrate --with notify")
+	}
+	l := outbox.Listener{
+		Connect: r.session,
+		Channel: outbox.NewStore(db, r.global.schema).Channel(),
+		News: func(destination string, all bool) {
+			if all {
+				f.wake.all()
+				return
+			}
+			f.wake.some([]string{destination})
+		},
+		Trouble: func(err error) {
+			r.log.Warn("news are not heard, polling goes on", "error", oneLine(explainPostgres(err).Error()))
+		},
+		Recovered: func() { r.log.Info("news are heard again") },
+	}
+	l.Listen(ctx)
+}
+
+var errPooler = errors.New("a pooler is in between, and to listen takes a session: give the server's own address with --direct-database-url")
+
+// session connects past a pooler, and refuses one: what is said to a pooler's session is heard by
+// somebody else.
+func (r *dispatchRun) session(ctx context.Context) (*pgx.Conn, error) {
+	d := r.global.database
+	if r.global.direct.text != "" {
+		d = r.global.direct
+	}
+	config, err := r.poolConfig(d, writes)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	if err != nil {
+		return nil, err
+	}
+	var backend uint32
+	err = conn.QueryRow(ctx, "select pg_catalog.pg_backend_pid()", pgx.QueryExecModeExec).Scan(&backend)
+	if err == nil && backend != conn.PgConn().PID() {
+		err = errPooler
+	}
+	if err != nil {
+		_ = conn.Close(context.WithoutCancel(ctx))
+		return nil, err
+	}
+	return conn, nil
+}
