@@ -63,14 +63,15 @@ func (p *producer) start(ctx context.Context) (wait func()) {
 	p.done = make(chan struct{})
 	go func() {
 		defer close(p.done)
-		p.err = p.placeAll(ctx)
+		p.err = p.placeAll(ctx, 0, placed)
 	}()
 	return func() { <-p.done }
 }
 
-func (p *producer) placeAll(ctx context.Context) error {
-	for id := range int64(placed) {
-		err := p.place(ctx, newOrder(id+1))
+// placeAll places the orders after the one and up to the other.
+func (p *producer) placeAll(ctx context.Context, after, last int64) error {
+	for id := after + 1; id <= last; id++ {
+		err := p.place(ctx, newOrder(id))
 		if err != nil && !errors.Is(err, errDeclined) && !errors.Is(err, errCrashed) {
 			return err
 		}

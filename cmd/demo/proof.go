@@ -36,7 +36,7 @@ select count(*)
  where status = 'dead_letter'`
 
 func (d *demo) gather(ctx context.Context) (proof, error) {
-	p := proof{placed: placed, receiver: d.receiver.remembered()}
+	p := proof{placed: placed + late, receiver: d.receiver.remembered()}
 	rows, err := d.db.Query(ctx, committedSQL)
 	if err != nil {
 		return p, err

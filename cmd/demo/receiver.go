@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboxctl/outboxctl/outbox/sink/webhook"
@@ -26,6 +27,8 @@ type receiver struct {
 	secret string
 	half   chan struct{} // closed when half the work is done
 	server *http.Server
+	down   atomic.Bool // answers 503
+	well   atomic.Bool // does not fail any more
 	serves sync.WaitGroup
 
 	mu sync.Mutex
@@ -72,6 +75,10 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, err.Error(), http.StatusUnauthorized)
 		return
 	}
+	if r.down.Load() {
+		http.Error(w, "down for maintenance", http.StatusServiceUnavailable)
+		return
+	}
 	work()
 	if r.fails() {
 		http.Error(w, "out of order", http.StatusInternalServerError)
@@ -83,6 +90,12 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		<-req.Context().Done() // the sender dies before it hears of its success
 	}
 	w.WriteHeader(status)
+}
+
+// recover ends the outage, and whatever made the receiver fail before.
+func (r *receiver) recover() {
+	r.well.Store(true)
+	r.down.Store(false)
 }
 
 // verify checks both signatures. One of them would do.
@@ -107,7 +120,7 @@ func work() {
 }
 
 func (r *receiver) fails() bool {
-	if rand.Float64() >= failing {
+	if r.well.Load() || rand.Float64() >= failing {
 		return false
 	}
 	r.mu.Lock()

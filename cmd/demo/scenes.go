@@ -105,7 +105,7 @@ func (d *demo) deliver(ctx context.Context) error {
 	if err := d.producer.createTable(ctx); err != nil {
 		return err
 	}
-	if err := d.dispatch("worker-1"); err != nil {
+	if err := d.dispatch("worker-1", "--backoff", "200ms..2s"); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -115,10 +115,10 @@ func (d *demo) deliver(ctx context.Context) error {
 }
 
 // dispatch starts the binary's dispatcher.
-func (d *demo) dispatch(name string) error {
+func (d *demo) dispatch(name string, more ...string) error {
 	var err error
-	d.worker, err = d.program.start("dispatch", "--to", d.receiver.url, "--allow-private",
-		"--lease", "7s", "--backoff", "200ms..2s", "--worker-id", name)
+	args := append([]string{"dispatch", "--to", d.receiver.url, "--allow-private", "--lease", "7s", "--worker-id", name}, more...)
+	d.worker, err = d.program.start(args...)
 	if err == nil {
 		d.atEnd(d.worker.kill)
 	}
@@ -148,7 +148,7 @@ func (d *demo) crash(ctx context.Context) error {
 func (d *demo) takeOver(ctx context.Context) error {
 	d.scene("Another one takes over",
 		"At once what is due; what the dead one held, seven seconds later. What had arrived, arrives again.")
-	if err := d.dispatch("worker-2"); err != nil {
+	if err := d.dispatch("worker-2", "--backoff", "200ms..2s"); err != nil {
 		return err
 	}
 	if err := d.await(ctx, d.producer.done); err != nil {
