@@ -1,12 +1,13 @@
 package main
 
 // Claims returns which claims hold of so many placed orders, given the committed ones, how often
-// each was taken, the one that was refused, and how many requests were duplicates and forged.
-func Claims(placed int, committed []int64, taken map[int64]int, refused int64, duplicates, forged int) []bool {
+// each was taken, the one that was refused, and how many requests were duplicates and forged; all
+// orders have copies, which the warehouse took so often.
+func Claims(placed int, committed []int64, taken map[int64]int, refused int64, duplicates, forged int, copies map[int64]int) []bool {
 	p := proof{placed: placed, committed: committed, deadLetters: 1, receiver: tally{
 		requests: 10, failed: 2, duplicates: duplicates, forged: forged,
 		taken: taken, refused: map[int64]bool{refused: true},
-	}}
+	}, warehouse: tally{taken: copies}, inVain: 1}
 	var holds []bool
 	for _, c := range p.claims() {
 		holds = append(holds, c.holds)

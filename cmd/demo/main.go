@@ -1,7 +1,7 @@
 // Demo shows outboxctl at work, in under a minute and without leaving a trace: a throw-away
 // PostgreSQL, a shop that writes orders with their events, a receiver that misbehaves, the real
-// binary in between, one of its processes killed on the way, an incident with its replay, and a
-// proof at the end that every committed order arrived. `make demo` runs it.
+// binary in between, one of its processes killed on the way, an incident with its replay, two
+// destinations of which one is down, and a proof at the end that every committed order arrived. `make demo` runs it.
 //
 // It exits with 0 when the proof holds, 1 when it does not or something went wrong, and 130 when
 // it was interrupted.
@@ -49,7 +49,8 @@ func play(ctx context.Context, s *screen) error {
 	defer d.close()
 	for _, scene := range []func(context.Context) error{
 		d.startPostgres, d.migrate, d.startReceiver, d.deliver, d.crash, d.takeOver, d.stats, d.stop,
-		d.outage, d.diagnose, d.replay, d.tidy, d.stop, d.prove,
+		d.outage, d.diagnose, d.replay, d.tidy, d.stop,
+		d.fanOut, d.isolate, d.stop, d.prove,
 	} {
 		if err := scene(ctx); err != nil {
 			return err

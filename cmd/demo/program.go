@@ -14,6 +14,7 @@ type program struct {
 	path   string
 	url    string // DATABASE_URL
 	secret string // OUTBOXCTL_SECRET
+	dir    string // where commands run; "" = here
 }
 
 func (p program) build(ctx context.Context) error {
@@ -32,6 +33,7 @@ func (p program) build(ctx context.Context) error {
 func (p program) cmd(args []string) *exec.Cmd {
 	p.command("outboxctl " + strings.Join(args, " "))
 	cmd := exec.Command(p.path, args...)
+	cmd.Dir = p.dir
 	cmd.Env = []string{"DATABASE_URL=" + p.url, "OUTBOXCTL_SECRET=" + p.secret, "OUTBOXCTL_COLOR=always",
 		"OUTBOXCTL_MAX_DURATION=3m"} // should this process be killed, its child ends, too
 	return cmd

@@ -17,6 +17,10 @@ type proof struct {
 	committed   []int64
 	deadLetters int
 	receiver    tally
+
+	copied    int64 // later orders than this went to the warehouse, too
+	warehouse tally
+	inVain    int // requests to it while it was down
 }
 
 // claim is one thing that must hold.
@@ -36,7 +40,10 @@ select count(*)
  where status = 'dead_letter'`
 
 func (d *demo) gather(ctx context.Context) (proof, error) {
-	p := proof{placed: placed + late, receiver: d.receiver.remembered()}
+	p := proof{
+		placed: placed + late + copied, receiver: d.receiver.remembered(),
+		copied: placed + late, warehouse: d.warehouse.remembered(), inVain: d.inVain,
+	}
 	rows, err := d.db.Query(ctx, committedSQL)
 	if err != nil {
 		return p, err
@@ -49,7 +56,8 @@ func (d *demo) gather(ctx context.Context) (proof, error) {
 
 func (p proof) claims() []claim {
 	arrived, ghosts := p.compare()
-	r := p.receiver
+	copies, missing, strange := p.compareCopies()
+	r, w := p.receiver, p.warehouse
 	return []claim{
 		{arrived == len(p.committed) && len(r.refused) == 1 && p.deadLetters == 1,
 			fmt.Sprintf("%d of %d committed orders arrived: %d taken, %d refused and kept as a dead letter",
@@ -58,11 +66,14 @@ func (p proof) claims() []claim {
 			fmt.Sprintf("%d of %d rolled-back orders arrived", ghosts, p.placed-len(p.committed))},
 		{r.failed > 0,
 			fmt.Sprintf("%d of %d requests were answered with 500, and made again", r.failed, r.requests)},
-		{r.duplicates > 0 && p.once(),
+		{r.duplicates > 0 && once(r.taken),
 			fmt.Sprintf("%d requests came twice because of the kill: known by their keys, no order was taken twice",
 				r.duplicates)},
-		{r.forged == 0 && r.requests > 0,
-			fmt.Sprintf("%d of %d requests had a bad signature", r.forged, r.requests)},
+		{missing == 0 && strange == 0 && copies > 0 && once(w.taken) && p.inVain > 0 && p.inVain < copies,
+			fmt.Sprintf("%d of %d copies arrived at the warehouse, which was dead first: only %d requests were in vain",
+				copies-missing, copies, p.inVain)},
+		{r.forged == 0 && w.forged == 0 && r.requests > 0,
+			fmt.Sprintf("%d of %d requests had a bad signature", r.forged+w.forged, r.requests+w.requests)},
 	}
 }
 
@@ -83,9 +94,24 @@ func (p proof) compare() (arrived, ghosts int) {
 	return arrived, len(came) - arrived
 }
 
+// compareCopies counts the orders that the warehouse should have, those of them that it has not, and
+// others that it has.
+func (p proof) compareCopies() (want, missing, strange int) {
+	for _, id := range p.committed {
+		if id <= p.copied {
+			continue
+		}
+		want++
+		if p.warehouse.taken[id] == 0 {
+			missing++
+		}
+	}
+	return want, missing, len(p.warehouse.taken) - (want - missing)
+}
+
 // once reports whether no order was booked twice.
-func (p proof) once() bool {
-	for _, times := range p.receiver.taken {
+func once(taken map[int64]int) bool {
+	for _, times := range taken {
 		if times > 1 {
 			return false
 		}

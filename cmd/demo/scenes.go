@@ -31,6 +31,9 @@ type demo struct {
 	receiver *receiver
 	producer *producer
 	worker   *worker // the dispatcher that runs
+
+	warehouse *receiver // of copies
+	inVain    int       // requests to it while it was down
 }
 
 func (d *demo) atEnd(f func()) { d.closers = append(d.closers, f) }
@@ -175,15 +178,18 @@ func (d *demo) await(ctx context.Context, what <-chan struct{}) error {
 }
 
 const openSQL = `
-select count(*)
+select count(*) = 0
   from outbox
  where finished_at is null`
 
 // awaitEmpty waits until no event is open.
-func (d *demo) awaitEmpty(ctx context.Context) error {
+func (d *demo) awaitEmpty(ctx context.Context) error { return d.awaitTrue(ctx, openSQL) }
+
+// awaitTrue waits until what sql asks is so.
+func (d *demo) awaitTrue(ctx context.Context, sql string) error {
 	for begin := time.Now(); time.Since(begin) < patience; {
-		var open int
-		if err := d.db.QueryRow(ctx, openSQL).Scan(&open); err != nil || open == 0 {
+		var is bool
+		if err := d.db.QueryRow(ctx, sql).Scan(&is); err != nil || is {
 			return err
 		}
 		select {
@@ -192,7 +198,7 @@ func (d *demo) awaitEmpty(ctx context.Context) error {
 			return d.worker.ended()
 		}
 	}
-	return errors.New("events are still open after " + patience.String())
+	return errors.New("nothing has come of it after " + patience.String() + ":" + sql)
 }
 
 func (d *demo) stats(ctx context.Context) error {
