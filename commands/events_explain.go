@@ -24,7 +24,7 @@ be pasted as it is printed. It changes nothing.
 Reasons of an open event: future, backing_off, leased, lapsed, due (it waits for its
 turn), blocked (behind an earlier event of its aggregate), paused, breaker_open,
 unserved, unrouted. Of one that has ended: delivered, failed, dead_letter, discarded,
-purged.
+archived, purged.
 ` + exitCodes,
 		Example: `  outboxctl events explain 41372
   outboxctl events explain bc190815-3b11-4e28-877d-8735cbc66485 -o json`,
@@ -97,6 +97,8 @@ func (x *explainer) because(reason outbox.Reason) {
 	switch reason {
 	case outbox.ReasonPurged:
 		x.purged()
+	case outbox.ReasonArchived:
+		x.archived()
 	case outbox.ReasonDelivered:
 		x.delivered()
 	case outbox.ReasonFailed:
@@ -145,6 +147,15 @@ func (x *explainer) purged() {
 	x.say("the row is gone: purged, or deleted by hand")
 	if at := x.Last; at != nil {
 		x.say("the last attempt that is known, number %d, ended %s as %s", at.Number, timeWords(at.At, x.Now), at.Outcome)
+	}
+}
+
+func (x *explainer) archived() {
+	r := x.Row
+	x.say("it ended %s as %s: %s", timeWords(*r.FinishedAt, x.Now), r.Status, cmp.Or(errorText(r), r.Receipt, "no receipt"))
+	x.say("it was moved to outbox_archive %s: from there nothing is sent again, and nothing changes it but purge", timeWords(*r.ArchivedAt, x.Now))
+	if x.Redacted {
+		x.say("its payload was redacted: it is not what happened any more")
 	}
 }
 
@@ -376,10 +387,11 @@ type explainDocument struct {
 	Worker      *string         `json:"worker"` // who has it leased
 	WorkerAlive *bool           `json:"worker_alive"`
 	LeaseUntil  *time.Time      `json:"lease_until"`
-	Before      *int64          `json:"before"`     // due earlier at its destination, up to 5,000
-	BlockedBy   *int64          `json:"blocked_by"` // the first open event of its aggregate
-	SameError   *int64          `json:"same_error"` // events that have the same error, this one included, up to 5,000
-	Words       []string        `json:"words"`      // for people: not an interface
+	ArchivedAt  *time.Time      `json:"archived_at"` // null = it is in the outbox
+	Before      *int64          `json:"before"`      // due earlier at its destination, up to 5,000
+	BlockedBy   *int64          `json:"blocked_by"`  // the first open event of its aggregate
+	SameError   *int64          `json:"same_error"`  // events that have the same error, this one included, up to 5,000
+	Words       []string        `json:"words"`       // for people: not an interface
 	Commands    []string        `json:"commands"`
 }
 
@@ -395,7 +407,7 @@ func (x *explainer) document() explainDocument {
 	}
 	doc.Key, doc.Status, doc.Destination, doc.Attempts = &r.Key, &r.Status, new(destinationName(r.Destination)), r.Attempts
 	doc.ErrorKind, doc.ErrorCode, doc.Error = orNull(r.ErrorKind), orNull(r.ErrorCode), orNull(r.Error)
-	doc.SameError = orNull(x.Alike.Same)
+	doc.SameError, doc.ArchivedAt = orNull(x.Alike.Same), r.ArchivedAt
 	if r.LeaseUntil != nil {
 		doc.Worker, doc.WorkerAlive, doc.LeaseUntil = orNull(r.Worker()), new(x.HolderAlive()), r.LeaseUntil
 	}

@@ -35,8 +35,8 @@ func newEventsShow(a *app) *cobra.Command {
 		Use:   "show ID|KEY",
 		Short: "show an event with its history",
 		Long: `Show all that is known of an event: where it stands, every attempt that went wrong, what
-operators' commands did to it, and where else its key goes. A purged event has left its
-history. What it says is masked, values by their kind and length; with redact: in the
+operators' commands did to it, and where else its key goes. An archived event is found, too; a
+purged one has left its history. What it says is masked, values by their kind and length; with redact: in the
 configuration, what the paths there name is.
 
 --reveal shows the payload and the headers as they are. It needs a --reason, and leaves a
@@ -132,14 +132,25 @@ func (a *app) whichEvent(verb string, err error) error {
 	if several, ok := errors.AsType[*outbox.SeveralError](err); ok {
 		var lines []string
 		for _, r := range several.Rows {
-			lines = append(lines, fmt.Sprintf("outboxctl events %s %d%s   # %s, %s", verb, r.ID, a.schemaFlag(), cell(destinationName(r.Destination)), r.Status))
+			lines = append(lines, fmt.Sprintf("outboxctl events %s %d%s   # %s, %s", verb, r.ID, a.schemaFlag(), cell(destinationName(r.Destination)), whereWords(&r)))
 		}
 		return usage(fmt.Errorf("%w: give the id of one", several), strings.Join(lines, "\n  "))
 	}
 	if errors.Is(err, outbox.ErrNotFound) {
 		return &failure{exitError, err, "find events: outboxctl events list" + a.schemaFlag()}
 	}
+	if errors.Is(err, outbox.ErrArchived) {
+		return &failure{exitError, err, ""}
+	}
 	return err
+}
+
+// whereWords is an event's status, and whether it is archived.
+func whereWords(r *outbox.Row) string {
+	if r.ArchivedAt != nil {
+		return string(r.Status) + ", archived"
+	}
+	return string(r.Status)
 }
 
 // reveal notes who looks and why, and reads what the event says.
@@ -222,6 +233,7 @@ type detailDocument struct {
 	Schema        string            `json:"schema"`
 	ID            int64             `json:"id"`
 	Event         *eventDocument    `json:"event"`          // null = purged
+	ArchivedAt    *time.Time        `json:"archived_at"`    // null = it is in the outbox
 	Masked        bool              `json:"masked"`         // the payload and the headers are not as they are
 	Headers       json.RawMessage   `json:"headers"`        // null = purged, or the role may not read it
 	Payload       json.RawMessage   `json:"payload"`        // likewise, or not JSON
@@ -262,12 +274,13 @@ type siblingDocument struct {
 	ID          int64         `json:"id"`
 	Destination string        `json:"destination"`
 	Status      outbox.Status `json:"status"`
+	ArchivedAt  *time.Time    `json:"archived_at"`
 }
 
 func (a *app) newDetailDocument(d *outbox.Detail, reveal bool) (doc detailDocument, err error) {
 	doc = detailDocument{Schema: "outboxctl.event/v1", ID: d.ID, Attempts: []attemptDocument{}, Operations: []noteDocument{}, Siblings: []siblingDocument{}}
 	if d.Row != nil {
-		doc.Event = new(newEventDocument(d.Row))
+		doc.Event, doc.ArchivedAt = new(newEventDocument(d.Row)), d.Row.ArchivedAt
 	}
 	if d.Content.Readable {
 		doc.Masked, doc.PayloadBytes = !reveal, new(len(d.Content.Payload))
@@ -286,7 +299,7 @@ func (a *app) newDetailDocument(d *outbox.Detail, reveal bool) (doc detailDocume
 			n.Status, n.Attempts, destinationName(n.Destination), orNull(hex.EncodeToString(n.PayloadHash))})
 	}
 	for _, r := range d.Siblings {
-		doc.Siblings = append(doc.Siblings, siblingDocument{r.ID, destinationName(r.Destination), r.Status})
+		doc.Siblings = append(doc.Siblings, siblingDocument{r.ID, destinationName(r.Destination), r.Status, r.ArchivedAt})
 	}
 	return doc, nil
 }
@@ -323,7 +336,7 @@ func (a *app) printRow(d *outbox.Detail) {
 		a.line("event", "%d · the row is gone; this is what is known", d.ID)
 		return
 	}
-	a.line("event", "%d · %s", r.ID, r.Status)
+	a.line("event", "%d · %s", r.ID, whereWords(r))
 	a.line("key", "%s", r.Key)
 	a.line("type", "%s, schema version %d", cell(r.Type), r.SchemaVersion)
 	a.line("aggregate", "%s", cell(aggregateName(r.AggregateType, r.AggregateID)))
@@ -345,6 +358,9 @@ func (a *app) printRow(d *outbox.Detail) {
 	}
 	if r.FinishedAt != nil {
 		a.line("ended", "%s", timeWords(*r.FinishedAt, d.Now))
+	}
+	if r.ArchivedAt != nil {
+		a.line("archived", "%s", timeWords(*r.ArchivedAt, d.Now))
 	}
 	a.lineIf("receipt", cell(r.Receipt))
 	a.lineIf("error", cell(errorText(r)))
@@ -462,7 +478,7 @@ func (a *app) printSiblings(d *outbox.Detail) error {
 	var rows [][]string
 	for i := range d.Siblings {
 		r := &d.Siblings[i]
-		rows = append(rows, []string{fmt.Sprint(r.ID), cell(destinationName(r.Destination)), string(r.Status), fmt.Sprint(r.Attempts), whenWords(r, d.Now)})
+		rows = append(rows, []string{fmt.Sprint(r.ID), cell(destinationName(r.Destination)), whereWords(r), fmt.Sprint(r.Attempts), whenWords(r, d.Now)})
 	}
 	fmt.Fprintln(a.Out)
 	return a.printTable([]string{"SAME KEY", "DESTINATION", "STATUS", "ATTEMPTS", "WHEN"}, rows, 0, 3)

@@ -30,7 +30,7 @@ select xmin::text, now()
   from {schema}.outbox -- outbox_pkey
  where id = $1`
 
-// Editable reads an event that is to be edited. Errors are those of [Store.Show].
+// Editable reads an event that is to be edited. Errors are those of [Store.Show], and [ErrArchived].
 func (s *Store) Editable(ctx context.Context, ref Ref) (e *Editable, err error) {
 	err = s.inTx(ctx, showLimits, func(tx pgx.Tx) error {
 		row, _, err := s.lookUpRow(ctx, tx, ref)
@@ -40,15 +40,18 @@ func (s *Store) Editable(ctx context.Context, ref Ref) (e *Editable, err error) 
 		if row == nil {
 			return fmt.Errorf("%s is not there: %w", ref, ErrNotFound)
 		}
+		if row.ArchivedAt != nil {
+			return fmt.Errorf("%s cannot be edited: %w", ref, ErrArchived)
+		}
 		e = &Editable{Row: *row}
 		// The version before the content: what changes in between is not edited unseen.
 		if err := tx.QueryRow(ctx, s.sql(versionSQL), row.ID).Scan(&e.version, &e.Now); err != nil {
 			return err
 		}
-		e.Content, err = s.content(ctx, tx, row.ID)
+		e.Content, err = s.content(ctx, tx, row)
 		return err
 	})
-	if err != nil && !errors.Is(err, ErrNotFound) {
+	if err != nil && !errors.Is(err, ErrNotFound) && !errors.Is(err, ErrArchived) {
 		return nil, fmt.Errorf("edit: %w", err)
 	}
 	return e, err

@@ -11,6 +11,7 @@ type Reason string
 // The reasons. Of an open event several may hold at once.
 const (
 	ReasonPurged      Reason = "purged"       // the row is gone, its history is there
+	ReasonArchived    Reason = "archived"     // it has ended, and was moved to the archive
 	ReasonDelivered   Reason = "delivered"    // it arrived
 	ReasonFailed      Reason = "failed"       // its attempts are spent
 	ReasonDeadLetter  Reason = "dead_letter"  // a person has to see to it
@@ -85,6 +86,9 @@ type Explanation struct {
 func (f *Facts) Explain() Explanation {
 	if f.Row == nil {
 		return Explanation{Reason: ReasonPurged}
+	}
+	if f.Row.ArchivedAt != nil {
+		return Explanation{Reason: ReasonArchived}
 	}
 	if reason, ended := endings[f.Row.Status]; ended {
 		return Explanation{Reason: reason}

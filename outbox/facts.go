@@ -3,6 +3,7 @@ package outbox
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -49,6 +50,9 @@ func (s *Store) facts(ctx context.Context, tx pgx.Tx, f *Facts, whole bool) erro
 	parts := []func(context.Context, pgx.Tx, *Facts) error{s.surround, s.orderFacts, s.alikeFacts}
 	if f.Row.Status.Final() {
 		parts = []func(context.Context, pgx.Tx, *Facts) error{s.alikeFacts, s.redactedFact}
+		if f.Row.ArchivedAt != nil {
+			parts = parts[1:]
+		}
 	} else if !whole {
 		parts = parts[:1]
 	}
@@ -238,16 +242,16 @@ func (s *Store) alikeFacts(ctx context.Context, tx pgx.Tx, f *Facts) error {
 
 const redactedSQL = `
 select headers ? 'redacted'
-  from {schema}.outbox -- outbox_pkey
+  from {schema}{home} -- outbox_pkey, outbox_archive_pkey
  where id = $1`
 
 // redactedFact is known to those alone who may read headers.
 func (s *Store) redactedFact(ctx context.Context, tx pgx.Tx, f *Facts) error {
 	var readable bool
-	if err := tx.QueryRow(ctx, readableSQL, s.schema+".outbox").Scan(&readable); err != nil || !readable {
+	if err := tx.QueryRow(ctx, readableSQL, s.schema+f.Row.home()).Scan(&readable); err != nil || !readable {
 		return err
 	}
-	return tx.QueryRow(ctx, s.sql(redactedSQL), f.ID).Scan(&f.Redacted)
+	return tx.QueryRow(ctx, strings.ReplaceAll(s.sql(redactedSQL), "{home}", f.Row.home()), f.ID).Scan(&f.Redacted)
 }
 
 // Discarder is the note of who gave the event up, nil where it was not a command of ours.

@@ -31,9 +31,10 @@ type Row struct {
 	LeaseUntil    *time.Time
 	Receipt       string
 	Error         string
-	ErrorKind     string // "" = none
-	ErrorCode     int    // 0 = none
-	Origin        string // of what an operator's command has written: replay:12
+	ErrorKind     string     // "" = none
+	ErrorCode     int        // 0 = none
+	Origin        string     // of what an operator's command has written: replay:12
+	ArchivedAt    *time.Time // nil = it is in the outbox
 }
 
 // rowColumns are read from o by [scanRow].
@@ -43,12 +44,17 @@ const rowColumns = `o.id, coalesce(o.source_id, 0), o.idempotency_key, o.status,
        coalesce(o.receipt, ''), coalesce(o.error, ''), coalesce(o.error_kind, ''), coalesce(o.error_code, 0), o.origin`
 
 func scanRow(rows pgx.CollectableRow) (r Row, err error) {
-	err = rows.Scan(&r.ID, &r.SourceID, &r.Key, &r.Status, &r.Type, &r.SchemaVersion,
-		&r.AggregateType, &r.AggregateID, &r.TenantID, &r.Destination, &r.Attempts, (*moment)(&r.CreatedAt), (*moment)(&r.AvailableAt),
-		perhaps{&r.NextAttemptAt}, perhaps{&r.LastAttemptAt}, perhaps{&r.FinishedAt}, &r.Lease, perhaps{&r.LeaseUntil},
-		&r.Receipt, &r.Error, &r.ErrorKind, &r.ErrorCode, &r.Origin)
+	err = rows.Scan(r.targets()...)
 	r.CreatedAt, r.AvailableAt = r.CreatedAt.UTC(), r.AvailableAt.UTC()
 	return r, err
+}
+
+// targets are where rowColumns go.
+func (r *Row) targets() []any {
+	return []any{&r.ID, &r.SourceID, &r.Key, &r.Status, &r.Type, &r.SchemaVersion,
+		&r.AggregateType, &r.AggregateID, &r.TenantID, &r.Destination, &r.Attempts, (*moment)(&r.CreatedAt), (*moment)(&r.AvailableAt),
+		perhaps{&r.NextAttemptAt}, perhaps{&r.LastAttemptAt}, perhaps{&r.FinishedAt}, &r.Lease, perhaps{&r.LeaseUntil},
+		&r.Receipt, &r.Error, &r.ErrorKind, &r.ErrorCode, &r.Origin}
 }
 
 // perhaps reads a time as [moment] does, or null.

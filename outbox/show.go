@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -98,26 +99,42 @@ select ` + rowColumns + `
  order by o.id`
 )
 
-// lookUpRow finds the one row that ref names, and those that share its key.
+// lookUpRow finds the one row that ref names, in the outbox or else in the archive, and those of both
+// that share its key.
 func (s *Store) lookUpRow(ctx context.Context, tx pgx.Tx, ref Ref) (row *Row, siblings []Row, err error) {
 	key := ref.Key
 	if ref.ID != 0 {
 		rows, err := collectRows(tx.Query(ctx, s.sql(byIDSQL), ref.ID))
+		if err == nil && len(rows) == 0 {
+			rows, err = s.archivedRows(ctx, tx, archivedByIDSQL, ref.ID)
+		}
 		if err != nil || len(rows) == 0 {
 			return nil, nil, err
 		}
 		row, key = &rows[0], rows[0].Key
 	}
-	all, err := collectRows(tx.Query(ctx, s.sql(byKeySQL), key))
-	switch {
-	case err != nil || len(all) == 0:
+	live, err := collectRows(tx.Query(ctx, s.sql(byKeySQL), key))
+	if err != nil {
 		return nil, nil, err
-	case row == nil && len(all) > 1:
-		return nil, nil, &SeveralError{all}
-	case row == nil:
-		row = new(all[0])
 	}
-	return row, slices.DeleteFunc(all, func(other Row) bool { return other.ID == row.ID }), nil
+	archived, err := s.archivedRows(ctx, tx, archivedByKeySQL, key)
+	if err != nil {
+		return nil, nil, err
+	}
+	named := live
+	if len(live) == 0 {
+		named = archived
+	}
+	switch {
+	case row != nil:
+	case len(named) > 1:
+		return nil, nil, &SeveralError{named}
+	case len(named) == 1:
+		row = new(named[0])
+	default:
+		return nil, nil, nil
+	}
+	return row, slices.DeleteFunc(append(live, archived...), func(other Row) bool { return other.ID == row.ID }), nil
 }
 
 // Show gathers what is known of an event. The error is [ErrNotFound] when that is nothing, and a
@@ -133,7 +150,7 @@ func (s *Store) Show(ctx context.Context, ref Ref) (d *Detail, err error) {
 		}
 		if d.Row != nil {
 			d.ID = d.Row.ID
-			if d.Content, err = s.content(ctx, tx, d.ID); err != nil {
+			if d.Content, err = s.content(ctx, tx, d.Row); err != nil {
 				return err
 			}
 		}
@@ -156,15 +173,15 @@ select bool_and(has_column_privilege($1::text, c, 'select'))
 
 	contentSQL = `
 select headers::text, payload_bytes is not null, coalesce(payload_bytes, convert_to(payload::text, 'UTF8'))
-  from {schema}.outbox -- outbox_pkey
+  from {schema}{home} -- outbox_pkey, outbox_archive_pkey
  where id = $1`
 )
 
-func (s *Store) content(ctx context.Context, tx pgx.Tx, id int64) (c Content, err error) {
-	if err := tx.QueryRow(ctx, readableSQL, s.schema+".outbox").Scan(&c.Readable); err != nil || !c.Readable {
+func (s *Store) content(ctx context.Context, tx pgx.Tx, r *Row) (c Content, err error) {
+	if err := tx.QueryRow(ctx, readableSQL, s.schema+r.home()).Scan(&c.Readable); err != nil || !c.Readable {
 		return c, err
 	}
-	err = tx.QueryRow(ctx, s.sql(contentSQL), id).Scan(c.targets()...)
+	err = tx.QueryRow(ctx, strings.ReplaceAll(s.sql(contentSQL), "{home}", r.home()), r.ID).Scan(c.targets()...)
 	return c, err
 }
 
