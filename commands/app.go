@@ -11,6 +11,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strconv"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -169,7 +170,10 @@ func flagTrouble(err error) error {
 // wrongValue says what a flag of f's type wants.
 func wrongValue(f *pflag.Flag, value string, err error) error {
 	switch f.Value.Type() {
-	case "int", "intSlice":
+	case "int", "intSlice", "int64Slice":
+		if errors.Is(err, strconv.ErrRange) {
+			return fmt.Errorf("%q is too large", value)
+		}
 		return fmt.Errorf("%q is not a whole number", value)
 	case "float64":
 		return fmt.Errorf("%q is not a number", value)

@@ -109,5 +109,8 @@ func (o *discardOptions) run(ctx context.Context, a *app) error {
 		spec: outbox.Operation{Filter: filter},
 		step: discard.Step,
 		pace: outbox.Pace{Batch: o.batchSize},
+		lines: func(_ context.Context, planned outbox.Progress) ([]string, error) {
+			return whyNone(filter, planned, a.schemaFlag()), nil
+		},
 	})
 }

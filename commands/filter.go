@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -91,6 +92,11 @@ func (o *filterOptions) resolve(now time.Time) (f outbox.Filter, err error) {
 		IDs: o.ids, EventTypes: o.eventTypes, Tenants: o.tenants, ErrorKinds: o.errorKinds, ErrorCodes: o.errorCodes,
 		Since: o.since.at(now), Until: o.until.at(now),
 	}
+	for _, code := range o.errorCodes {
+		if code < math.MinInt32 || code > math.MaxInt32 {
+			return f, usage(fmt.Errorf("--error-code %d: there is no such code", code), "")
+		}
+	}
 	for _, text := range o.keys {
 		key, err := uuid.Parse(text)
 		if err != nil {
@@ -122,6 +128,20 @@ func (o *filterOptions) resolve(now time.Time) (f outbox.Filter, err error) {
 		return f, usage(fmt.Errorf("--since %s is not before --until %s", instant(f.Since), instant(f.Until)), "")
 	}
 	return f, nil
+}
+
+// whyNone says where to look when nothing of what was named by its id or key is selected.
+func whyNone(f outbox.Filter, planned outbox.Progress, flags string) []string {
+	if planned.Matched() > 0 || len(f.IDs)+len(f.Keys) == 0 {
+		return nil
+	}
+	ref := ""
+	if len(f.IDs) > 0 {
+		ref = fmt.Sprint(f.IDs[0])
+	} else {
+		ref = f.Keys[0].String()
+	}
+	return []string{"why not: outboxctl events explain " + ref + flags}
 }
 
 func parseStatus(text string) (outbox.Status, error) {

@@ -139,6 +139,9 @@ func (o *replayOptions) run(ctx context.Context, a *app) error {
 		step: replay.Step,
 		pace: outbox.Pace{Batch: o.batchSize},
 		lines: func(ctx context.Context, planned outbox.Progress) ([]string, error) {
+			if lines := whyNone(filter, planned, a.schemaFlag()); lines != nil {
+				return lines, nil
+			}
 			return o.lines(ctx, store, replay, planned)
 		},
 	}
