@@ -60,12 +60,16 @@ func TestEachAnswerLeavesItsRow(t *testing.T) {
 		}
 		return tests[i-1].answer
 	})
-	code, words := once(t, url, r.URL+"/hooks", "--backoff", soon.String()+".."+slow.String(), "--jitter", "0", "--wait", "0", "--request-timeout", "1s")
-	if code != 3 || strings.Contains(words, "PostgreSQL") {
-		t.Errorf("exit code %d, want 3: %s", code, words)
+	// Some answers pause the destination; a person resumes it.
+	for left := len(tests); left > 0; left = query[int](t, db, `select count(*) from outbox where attempts = 0`) {
+		execute(t, db, `update outbox_destinations set paused_until = null`)
+		code, words := once(t, url, r.URL+"/hooks", "--backoff", soon.String()+".."+slow.String(), "--jitter", "0", "--wait", "0", "--request-timeout", "1s")
+		if code != 0 && code != 3 || strings.Contains(words, "PostgreSQL") {
+			t.Fatalf("exit code %d, want 0 or 3: %s", code, words)
+		}
 	}
 	for i, tt := range tests {
-		row := `select concat_ws(' ', status, error_kind, error_code), coalesce(extract(epoch from next_attempt_at - updated_at), 0)::float8 from outbox where aggregate_id = $1`
+		row := `select concat_ws(' ', status, error_kind, error_code), coalesce(extract(epoch from case when finished_at is null then next_attempt_at - updated_at end), 0)::float8 from outbox where aggregate_id = $1`
 		var got string
 		var seconds float64
 		if err := db.QueryRow(t.Context(), row, strconv.Itoa(i+1)).Scan(&got, &seconds); err != nil {

@@ -174,7 +174,7 @@ func TestReplayIsInNobodysDeadlock(t *testing.T) {
 		d.stop()
 	}
 	moved := query[int](t, db, `select count(*) from outbox_audit`)
-	sent := query[int](t, db, `select count(*) from outbox where attempts <> 1`)
+	sent := query[int](t, db, `select count(*) from outbox where attempts <> 1 and id in (select event_id from outbox_audit)`)
 	if r.Count() != moved || sent != 0 {
 		t.Errorf("%d requests for %d events replayed, %d with other than one attempt; want one for each", r.Count(), moved, sent)
 	}
