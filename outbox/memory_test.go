@@ -70,15 +70,20 @@ func newTable(n int) *table {
 }
 
 // insert adds an event that is due after a while.
-func (t *table) insert(after time.Duration) {
+func (t *table) insert(after time.Duration) { t.insertOf("1", after) }
+
+// insertOf inserts an event of that order and returns its id.
+func (t *table) insertOf(order string, after time.Duration) int64 {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	id := int64(len(t.rows) + 1)
 	t.rows = append(t.rows, &row{
-		Event:   outbox.Event{ID: int64(len(t.rows) + 1), AggregateType: "order", AggregateID: "1", Type: "order.created"},
+		Event:   outbox.Event{ID: id, AggregateType: "order", AggregateID: order, Type: "order.created"},
 		status:  outbox.Pending,
 		due:     time.Now().Add(after),
 		settled: map[string]bool{},
 	})
+	return id
 }
 
 // Exchange implements [outbox.Source].
@@ -132,7 +137,7 @@ func (t *table) work(outs []outbox.Outcome, want outbox.Want) (done outbox.Excha
 		done.Events = t.claim(want)
 	}
 	done.CameRound = len(done.Events) < want.N
-	t.unsettled = max(t.unsettled, t.inProgress())
+	t.unsettled = max(t.unsettled, t.leased())
 	return done
 }
 
@@ -207,7 +212,14 @@ func (t *table) hand(rows []*row) (events []outbox.Event) {
 	return events
 }
 
-func (t *table) inProgress() (n int) {
+// inProgress counts the events that are leased now.
+func (t *table) inProgress() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.leased()
+}
+
+func (t *table) leased() (n int) {
 	for _, r := range t.rows {
 		if r.status == outbox.InProgress && !r.orphan && !r.until.Before(time.Now()) {
 			n++

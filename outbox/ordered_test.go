@@ -362,11 +362,14 @@ func hot(t testing.TB, db *pgxpool.Pool, n int) {
 func TestStuckAggregateCostsOtherClaimsNothing(t *testing.T) {
 	t.Parallel()
 	db := outboxtest.DB(t)
+	withOption(t, db, "hold")
 	hot(t, db, 100_000)
 	for _, side := range []func(*outbox.QueueOptions){ordered, holding} {
-		exec(t, db, `update outbox set status = 'pending', attempts = 0, lease = null, lease_until = null, finished_at = null
+		prepare := reconnect(t, db, nil)
+		exec(t, prepare, `update outbox set status = 'pending', attempts = 0, lease = null, lease_until = null, finished_at = null
 			where aggregate_id <> '0050 hot' and (finished_at is null or id > 120000)`)
-		exec(t, db, `vacuum outbox`) // but no statistics
+		exec(t, prepare, `vacuum outbox`) // but no statistics
+		prepare.Close()                   // which writes what it has read
 		claimer := reconnect(t, db, nil)
 		q := newQueue(claimer, side)
 		plan, err := q.ExplainClaim(t.Context(), outbox.Want{N: 100, Run: 10})

@@ -223,10 +223,7 @@ func TestHotAggregateLeavesRoom(t *testing.T) {
 				if i%20 == 0 {
 					time.Sleep(time.Second)
 				}
-				rows.insert(0)
-				last := rows.rows[len(rows.rows)-1]
-				last.AggregateID = fmt.Sprint("late ", i)
-				inserted[last.ID] = time.Now()
+				inserted[rows.insertOf(fmt.Sprint("late ", i), 0)] = time.Now()
 			}
 		}()
 		runFor(t, d, 10*time.Second)
