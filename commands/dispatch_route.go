@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	routeBatch   = 500                    // events looked at in one transaction
+	routeBatch   = 1000                   // events looked at in one transaction
 	routeBusy    = 100 * time.Millisecond // with --once: between looks at another process's router
 	routesOption = "routes"
 )

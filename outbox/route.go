@@ -35,7 +35,6 @@ const ShadowOrigin = "shadow"
 const (
 	unroutedFor = time.Minute      // an event that no route wants is left alone
 	lookAgain   = 10 * time.Second // between looks for those whose time has come again
-	walkTenants = 4                // shares of a page; one tenant alone fills it in as many steps
 )
 
 var routeLimits = limits{statement: 15 * time.Second, lock: time.Second}
@@ -84,7 +83,7 @@ func (r *Router) takeTurn(ctx context.Context, tx pgx.Tx) error {
 }
 
 // The pages are in the order of ids, due or not, so that the order of an aggregate holds behind the
-// router: a future event keeps its place. Of each tenant a share is read; the walk goes round.
+// router: a future event keeps its place. Each tenant has an equal share of a page; the walk goes round.
 const (
 	routableSQL = `
 with recursive tenant as (
@@ -102,9 +101,11 @@ with recursive tenant as (
 		 where destination = '' and finished_at is null and next_attempt_at is null
 		   and tenant_id > t.tenant_id/*end*/
 		 order by tenant_id
-		 limit 1) n)
+		 limit 1) n),
+turn as materialized (
+	select tenant_id from tenant limit 1000)
 select e.*
-  from (select tenant_id from tenant limit 1000) t
+  from turn t
  cross join lateral (
 	select id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, headers::text,
 	       coalesce(lease_until >= clock_timestamp(), false) as leased
@@ -112,7 +113,7 @@ select e.*
 	 where destination = '' and finished_at is null and next_attempt_at is null
 	   and tenant_id = t.tenant_id
 	 order by id
-	 limit @share) e
+	 limit greatest(@limit / (select count(*) from turn), 1)) e
  limit @limit`
 
 	routableAgainSQL = `
@@ -176,7 +177,7 @@ func (r *Router) walk(ctx context.Context, tx pgx.Tx, behind, upto bool, limit i
 		start, end = "\n	    and tenant_id <= @after", " and tenant_id <= @after"
 	}
 	sql := strings.NewReplacer("/*start*/", start, "/*end*/", end).Replace(routableSQL)
-	return r.read(ctx, tx, sql, pgx.NamedArgs{"after": r.after, "share": max(limit/walkTenants, 1), "limit": limit})
+	return r.read(ctx, tx, sql, pgx.NamedArgs{"after": r.after, "limit": limit})
 }
 
 func (r *Router) read(ctx context.Context, tx pgx.Tx, sql string, args pgx.NamedArgs) ([]routable, error) {

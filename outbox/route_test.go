@@ -165,7 +165,7 @@ func TestRouterTakesTurnsAmongTenants(t *testing.T) {
 		select 'big', 'order', n::text, 'order.paid', '{}' from generate_series(1, 1000) n`)
 	emit(t, db, "/1/order.paid", "a/1/order.paid", "z/1/order.paid")
 	r := router(db)
-	step(t, r, 28) // a quarter of a page, and the others
+	step(t, r, 28) // a quarter of a page is each tenant's, and the others have one event each
 	if n := query[int](t, db, `select count(*) from outbox where destination = '' and tenant_id <> 'big'`); n != 0 {
 		t.Errorf("%d events of small tenants are left", n)
 	}
