@@ -14,6 +14,7 @@ import (
 
 	"github.com/outboxctl/outboxctl/migrate"
 	"github.com/outboxctl/outboxctl/outbox/outboxtest"
+	"github.com/outboxctl/outboxctl/outbox/wal"
 )
 
 // names of the options that are made and taken away, in the words of the news.
@@ -137,6 +138,7 @@ func TestOptionsAreMended(t *testing.T) {
 		{"trigger dropped", "notify", `drop trigger outbox_notify on outbox`, "trigger outbox.outbox_notify", "with"},
 		{"body changed", "notify", `create or replace function outbox_notify() returns trigger language plpgsql set search_path = pg_catalog, pg_temp as 'begin return null; end'`, "function outbox_notify()", "with"},
 		{"index invalid", "routes", `update pg_index set indisvalid = false where indexrelid = 'outbox_unrouted'::regclass`, "index outbox.outbox_unrouted", "up"},
+		{"publication of more", "wal", `do $$ begin execute format('alter publication %I set (publish = ''insert, update'')', (select pubname from pg_publication)); end $$`, "publication of outbox", "with"},
 		{"somebody's trigger", "notify", `create trigger mine before insert on outbox for each statement execute function outbox_notify()`, "trigger outbox.mine", ""},
 	}
 	for _, tt := range tests {
@@ -163,6 +165,23 @@ func TestOptionsAreMended(t *testing.T) {
 				t.Errorf("Verify() afterwards = %v, %v", got, err)
 			}
 		})
+	}
+}
+
+// A table that goes takes its publication along.
+func TestDownTakesThePublicationAlong(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, outboxtest.URL(t))
+	s := migrate.New(conn, "public")
+	heard(t, s.With(context.Background(), "wal"))
+	if got := value[[]string](t, conn, `select attnames::text[] from pg_publication_tables where pubname = $1`, wal.Publication("public")); value[int](t, conn, `select current_setting('server_version_num')::int / 10000`) >= 15 && !slices.Equal(got, []string{"id", "destination"}) {
+		t.Errorf("the publication has columns %q", got)
+	}
+	if _, err := down(s, 1, false); err != nil {
+		t.Fatal(err)
+	}
+	if n := value[int](t, conn, `select count(*) from pg_publication`); n != 0 {
+		t.Errorf("%d publications are left", n)
 	}
 }
 

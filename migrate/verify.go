@@ -40,8 +40,8 @@ func (d Difference) String() string {
 	return fmt.Sprintf("%s is %s, want %s", d.Object, d.Have, d.Want)
 }
 
-// Verify compares the tables, columns, constraints, indexes, settings, functions and triggers of the
-// schema with what the migrations and the options that are there make, and returns what differs. It can judge only a schema of this
+// Verify compares the tables, columns, constraints, indexes, settings, functions, triggers and
+// publication of the schema with what the migrations and the options that are there make, and returns what differs. It can judge only a schema of this
 // binary's own version: for others it returns [ErrMissing], [ErrOlder] or [ErrNewer].
 func (s *Schema) Verify(ctx context.Context) ([]Difference, error) {
 	var applied []Step
@@ -115,7 +115,8 @@ func compare(want, have []object) (all []Difference) {
 }
 
 // describeSQL reads the catalog, where names resolve by pg_catalog alone. Not-null constraints are
-// told by their columns: only PostgreSQL 18 and later give them names.
+// told by their columns: only PostgreSQL 18 and later give them names. A publication has columns and
+// a condition since PostgreSQL 15.
 const describeSQL = `
 with t as (
 	select c.oid, c.relname, c.relkind, c.relpersistence, c.reloptions
@@ -169,6 +170,16 @@ select 6, 0, 'trigger ' || t.relname || '.' || g.tgname,
   from t
   join pg_trigger g on g.tgrelid = t.oid
  where not g.tgisinternal
+union all
+select 7, 0, 'publication of ' || t.relname,
+       concat_ws(', ', case when p.pubinsert then 'insert' end, case when p.pubupdate then 'update' end,
+                       case when p.pubdelete then 'delete' end, case when p.pubtruncate then 'truncate' end,
+                       case when to_jsonb(r) ->> 'prqual' is not null then 'some rows' end,
+                       case when to_jsonb(r) -> 'prattrs' = 'null' then 'all columns' end)
+  from t
+  join pg_publication_rel r on r.prrelid = t.oid
+  join pg_publication p on p.oid = r.prpubid
+ where p.pubname = 'outboxctl_' || left(encode(sha256(convert_to('outboxctl wal ' || @schema, 'UTF8')), 'hex'), 16)
  order by place, name, n`
 
 // describe returns the tables and functions of these names, and what hangs on them.
