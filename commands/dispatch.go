@@ -40,6 +40,7 @@ type dispatchOptions struct {
 const (
 	wakePoll   = "poll"
 	wakeListen = "listen"
+	wakeWAL    = "wal"
 )
 
 func newDispatch(a *app) *cobra.Command {
@@ -95,7 +96,7 @@ func (o *dispatchOptions) flags(fs *pflag.FlagSet) {
 	o.destination.flags(fs)
 	fs.StringSliceVar(&o.names, "destination", nil, "only these `destinations` of the configuration file")
 	fs.Var(&o.pollInterval, "poll-interval", "between looks at an outbox with nothing due, at most")
-	fs.StringVar(&o.wake, "wake", wakePoll, "`how` to learn of news: poll, or listen (with the trigger of migrate --with notify)")
+	fs.StringVar(&o.wake, "wake", wakePoll, "`how` to learn of news: poll, listen (needs migrate --with notify) or wal (--with wal)")
 	fs.Var(&o.grace, "grace", "for deliveries being sent when stopped")
 
 	fs.BoolVar(&o.once, "once", false, "end when nothing is due")
@@ -119,7 +120,7 @@ func (o *dispatchOptions) flags(fs *pflag.FlagSet) {
 func (o *dispatchOptions) check() error {
 	return refuse([]rule{
 		{"poll-interval", o.pollInterval <= 0, "must be longer than 0"},
-		{"wake", o.wake != wakePoll && o.wake != wakeListen, fmt.Sprintf("%q: want poll or listen", o.wake)},
+		{"wake", !slices.Contains([]string{wakePoll, wakeListen, wakeWAL}, o.wake), fmt.Sprintf("%q: want poll, listen or wal", o.wake)},
 		{"max-events", o.maxEvents < 0, "must not be negative"},
 	})
 }

@@ -155,8 +155,11 @@ func (r *dispatchRun) deliver(ctx context.Context, db *pgxpool.Pool) error {
 	}
 	r.bar.begin("delivering", "events", r.steps(ctx, db))
 	fleet.begin(r.served)
-	if r.o.wake == wakeListen {
+	switch r.o.wake {
+	case wakeListen:
 		beside.Go(func() { r.listen(ctx, db, fleet) })
+	case wakeWAL:
+		beside.Go(func() { r.follow(ctx, fleet) })
 	}
 	if !r.o.once && r.file != nil {
 		beside.Go(func() { r.route(ctx, db, fleet) })

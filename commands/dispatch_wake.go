@@ -7,10 +7,12 @@ import (
 	"sync"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxctl/outboxctl/migrate"
 	"github.com/outboxctl/outboxctl/outbox"
+	"github.com/outboxctl/outboxctl/outbox/wal"
 )
 
 // notifyOption is the part of the schema that tells who listens.
@@ -51,45 +53,65 @@ func (w *wakes) all() {
 	}
 }
 
+// news wakes the loop of a destination, or everybody.
+func (w *wakes) news(destination string, all bool) {
+	if all {
+		w.all()
+		return
+	}
+	w.some([]string{destination})
+}
+
 // listen hears on a session of its own where there are news. Polling goes on beside it.
 func (r *dispatchRun) listen(ctx context.Context, db *pgxpool.Pool, f *fleet) {
 	if options, err := migrate.New(db, r.global.schema).Present(ctx); err == nil && !slices.Contains(options, notifyOption) {
 		r.log.Warn("nobody tells of news until there is a trigger for it, polling goes on: outboxctl migrate --with notify")
 	}
 	l := outbox.Listener{
-		Connect: r.session,
-		Channel: outbox.NewStore(db, r.global.schema).Channel(),
-		News: func(destination string, all bool) {
-			if all {
-				f.wake.all()
-				return
-			}
-			f.wake.some([]string{destination})
-		},
-		Trouble: func(err error) {
-			r.log.Warn("news are not heard, polling goes on", "error", oneLine(explainPostgres(err).Error()))
-		},
-		Recovered: func() { r.log.Info("news are heard again") },
+		Connect:   r.session,
+		Channel:   outbox.NewStore(db, r.global.schema).Channel(),
+		News:      f.wake.news,
+		Trouble:   r.deaf,
+		Recovered: r.hearing,
 	}
 	l.Listen(ctx)
 }
+
+// follow hears from the log of the database where there are news. Polling goes on beside it.
+func (r *dispatchRun) follow(ctx context.Context, f *fleet) {
+	l := wal.Follower{
+		Connect:   r.replication,
+		Schema:    r.global.schema,
+		News:      f.wake.news,
+		Trouble:   r.deaf,
+		Recovered: r.hearing,
+	}
+	l.Follow(ctx)
+}
+
+// deaf is told once of an outage.
+func (r *dispatchRun) deaf(err error) {
+	if refusal, ok := errors.AsType[*wal.Refusal](err); ok {
+		r.log.Warn("news cannot be followed, polling goes on", "error", oneLine(refusal.Error()))
+		return
+	}
+	r.log.Warn("news are not heard, polling goes on", "error", oneLine(explainPostgres(err).Error()))
+}
+
+func (r *dispatchRun) hearing() { r.log.Info("news are heard again") }
 
 var errPooler = errors.New("a pooler is in between, and to listen takes a session: give the server's own address with --direct-database-url")
 
 // session connects past a pooler, and refuses one: what is said to a pooler's session is heard by
 // somebody else.
 func (r *dispatchRun) session(ctx context.Context) (*pgx.Conn, error) {
-	d := r.global.database
-	if r.global.direct.text != "" {
-		d = r.global.direct
-	}
-	config, err := r.poolConfig(d, writes)
+	config, err := r.directConfig()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
 	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, config.ConnConfig)
+	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
 		return nil, err
 	}
@@ -103,4 +125,29 @@ func (r *dispatchRun) session(ctx context.Context) (*pgx.Conn, error) {
 		return nil, err
 	}
 	return conn, nil
+}
+
+// replication connects past a pooler, as who reads the log does.
+func (r *dispatchRun) replication(ctx context.Context) (*pgconn.PgConn, error) {
+	config, err := r.directConfig()
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["replication"] = "database"
+	ctx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
+	defer cancel()
+	return pgconn.ConnectConfig(ctx, &config.Config)
+}
+
+// directConfig is of a session that nobody else uses.
+func (r *dispatchRun) directConfig() (*pgx.ConnConfig, error) {
+	d := r.global.database
+	if r.global.direct.text != "" {
+		d = r.global.direct
+	}
+	config, err := r.poolConfig(d, writes)
+	if err != nil {
+		return nil, err
+	}
+	return config.ConnConfig, nil
 }
