@@ -151,23 +151,26 @@ func (s Standing) after(d time.Duration) Standing {
 }
 
 // Live looks at the board again and again, and writes what is to be written, until ctx is done. While
-// PostgreSQL is away all stays as it was read last.
+// PostgreSQL is away all stays as it was read last. The end of ctx does not cut a write off: the last
+// word of a loop that has ended may be a pause that others are to see.
 func (b *Board) Live(ctx context.Context) {
+	last := context.WithoutCancel(ctx)
 	next := b.every
 	for {
 		select {
 		case <-ctx.Done():
-			_ = b.write(context.WithoutCancel(ctx)) // the last word of a loop that has ended
+			_ = b.write(last)
 			return
 		case <-b.poke:
 		case <-time.After(next):
 		}
 		next = b.every
-		if err := b.write(ctx); err != nil {
+		if err := b.write(last); err != nil {
 			if b.Trouble != nil && ctx.Err() == nil {
 				b.Trouble(err)
 			}
 			if wait(ctx, time.Second) != nil {
+				_ = b.write(last)
 				return
 			}
 			b.wake()
