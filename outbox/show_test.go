@@ -105,6 +105,10 @@ create role %[1]s; grant usage on schema public to %[1]s;
 grant select (id, source_id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, idempotency_key, destination, status, attempts,
               available_at, next_attempt_at, lease, lease_until, last_attempt_at, finished_at, created_at, updated_at, receipt, error, error_kind, error_code, origin)
    on outbox to %[1]s;
+grant select (id, source_id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, idempotency_key, destination, status, attempts,
+              available_at, next_attempt_at, last_attempt_at, finished_at, created_at, updated_at, receipt, error, error_kind, error_code, origin,
+              archived_at)
+   on outbox_archive to %[1]s;
 grant select on outbox_attempts, outbox_audit, outbox_operations to %[1]s`, role))
 	t.Cleanup(func() { exec(t, db, fmt.Sprintf(`drop owned by %[1]s; drop role %[1]s`, role)) })
 	reader := db.Config().Copy()
