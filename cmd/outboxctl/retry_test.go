@@ -112,7 +112,8 @@ func TestHungEventsDoNotComeBackFirst(t *testing.T) {
 		if len(requests) < 2 {
 			continue
 		}
-		if pause := requests[1].At.Sub(requests[0].At); pause < timeout+2*time.Second {
+		// The receiver may note the first request a little late.
+		if pause := requests[1].At.Sub(requests[0].At); pause < timeout+2*time.Second-100*time.Millisecond {
 			t.Errorf("a timed-out event came back after %s, want the timeout and the backoff", pause)
 		}
 	}
