@@ -20,8 +20,8 @@ func BackfillKey(source, eventType string, version int, key ...string) uuid.UUID
 	return uuid.NewSHA1(backfillSpace, []byte(strings.Join(parts, "\x00")))
 }
 
-// keyFunctionSQL computes SHA-1 (FIPS 180-4, 6.1) itself: PostgreSQL has it in extensions alone,
-// which are not everywhere. All words are bigint, cut to 32 bits.
+// A key function gathers the name in m, has its first sixteen bytes of SHA-1 put there, and marks them
+// as a version 5 UUID. {words} and {sha1} are how it comes to that hash.
 const keyFunctionSQL = `create or replace function {schema}.outbox_backfill_key(
   source         text,             -- schema.table, as outboxctl backfill names it
   event_type     text,
@@ -32,22 +32,32 @@ language plpgsql immutable strict parallel safe
 set search_path = pg_catalog, pg_temp
 as $body$
 declare
-  mask constant bigint := 4294967295;
   m bytea := '\x{namespace}'::bytea || convert_to(source, 'UTF8') || '\x00'::bytea || convert_to(event_type, 'UTF8')
              || '\x00'::bytea || convert_to(schema_version::text, 'UTF8');
   part text;
-  n int;
-  w bigint[];
-  h bigint[] := array[1732584193, 4023233417, 2562383102, 271733878, 3285377520];
-  a bigint; b bigint; c bigint; d bigint; e bigint; t bigint;
-begin
+{words}begin
   foreach part in array key loop
     if part is null then
       return null;
     end if;
     m := m || '\x00'::bytea || convert_to(part, 'UTF8');
   end loop;
-  n := length(m);
+{sha1}  m := set_byte(set_byte(m, 6, (get_byte(m, 6) & 15) | 80), 8, (get_byte(m, 8) & 63) | 128);
+  return encode(m, 'hex')::uuid;
+end
+$body$;
+`
+
+// SHA-1 (FIPS 180-4, 6.1) in SQL alone: PostgreSQL has it in extensions, which are not everywhere. All
+// words are bigint, cut to 32 bits.
+const (
+	sha1WordsSQL = `  mask constant bigint := 4294967295;
+  n int;
+  w bigint[];
+  h bigint[] := array[1732584193, 4023233417, 2562383102, 271733878, 3285377520];
+  a bigint; b bigint; c bigint; d bigint; e bigint; t bigint;
+`
+	sha1SQL = `  n := length(m);
   m := m || '\x80'::bytea || decode(repeat('00', (119 - n % 64) % 64), 'hex') || int8send(n::bigint * 8);
   for block in 0 .. length(m) / 64 - 1 loop
     for i in 0 .. 15 loop
@@ -71,48 +81,22 @@ begin
     h := array[(h[1] + a) & mask, (h[2] + b) & mask, (h[3] + c) & mask, (h[4] + d) & mask, (h[5] + e) & mask];
   end loop;
   m := substr(int8send(h[1]), 5) || substr(int8send(h[2]), 5) || substr(int8send(h[3]), 5) || substr(int8send(h[4]), 5);
-  m := set_byte(set_byte(m, 6, (get_byte(m, 6) & 15) | 80), 8, (get_byte(m, 8) & 63) | 128);
-  return encode(m, 'hex')::uuid;
-end
-$body$;
 `
+)
 
-// keyFunctionCryptoSQL is the same with pgcrypto.
-const keyFunctionCryptoSQL = `create or replace function {schema}.outbox_backfill_key(
-  source         text,             -- schema.table, as outboxctl backfill names it
-  event_type     text,
-  schema_version int,
-  variadic key   text[]            -- the row's key: the text of each key column
-) returns uuid
-language plpgsql immutable strict parallel safe
-set search_path = pg_catalog, pg_temp
-as $body$
-declare
-  m bytea := '\x{namespace}'::bytea || convert_to(source, 'UTF8') || '\x00'::bytea || convert_to(event_type, 'UTF8')
-             || '\x00'::bytea || convert_to(schema_version::text, 'UTF8');
-  part text;
-begin
-  foreach part in array key loop
-    if part is null then
-      return null;
-    end if;
-    m := m || '\x00'::bytea || convert_to(part, 'UTF8');
-  end loop;
-  m := substr({pgcrypto}.digest(m, 'sha1'), 1, 16);
-  m := set_byte(set_byte(m, 6, (get_byte(m, 6) & 15) | 80), 8, (get_byte(m, 8) & 63) | 128);
-  return encode(m, 'hex')::uuid;
-end
-$body$;
+// sha1CryptoSQL is the same by pgcrypto.
+const sha1CryptoSQL = `  m := substr({pgcrypto}.digest(m, 'sha1'), 1, 16);
 `
 
 // KeyFunction is the SQL of a function outbox_backfill_key in the schema of that raw name, which
 // computes [BackfillKey]. With the raw name of the schema of pgcrypto it uses that; else it needs no
 // extension.
 func KeyFunction(schema, pgcrypto string) string {
-	text := keyFunctionSQL
+	words, hash := sha1WordsSQL, sha1SQL
 	if pgcrypto != "" {
-		text = keyFunctionCryptoSQL
+		words, hash = "", sha1CryptoSQL
 	}
+	text := strings.NewReplacer("{words}", words, "{sha1}", hash).Replace(keyFunctionSQL)
 	return strings.NewReplacer(
 		"{schema}", pgx.Identifier{schema}.Sanitize(),
 		"{pgcrypto}", pgx.Identifier{pgcrypto}.Sanitize(),

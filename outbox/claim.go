@@ -65,25 +65,7 @@ const inOrderSQL = `select pg_catalog.set_config('enable_sort', 'off', true)`
 //
 // claimFullSQL finds the tenants by a loose scan over outbox_due, from @from on, at most @visits
 // of them, and says which tenant comes next: null at the end of the walk.
-const claimFullSQL = `
-with recursive tenant as (
-	(select tenant_id
-	   from {schema}.outbox -- outbox_due
-	  where destination = @destination
-	    and finished_at is null
-	    and tenant_id >= @from
-	  order by tenant_id
-	  limit 1)
-	union all
-	select (select n.tenant_id
-	          from {schema}.outbox n -- outbox_due
-	         where n.destination = @destination
-	           and n.finished_at is null
-	           and n.tenant_id > t.tenant_id
-	         order by n.tenant_id
-	         limit 1)
-	  from tenant t
-	 where t.tenant_id is not null),
+const claimFullSQL = tenantWalkSQL + `,
 visited as materialized (
 	select tenant_id, '-infinity'::timestamptz as due, 0::bigint as id
 	  from tenant

@@ -164,25 +164,7 @@ func (o OnDead) holding(sql string) string {
 const maxBeside = 1000
 
 // openTenantsSQL finds the tenants that have open events, from @from on.
-const openTenantsSQL = `
-with recursive tenant as (
-	(select tenant_id
-	   from {schema}.outbox -- outbox_aggregate
-	  where destination = @destination
-	    and finished_at is null
-	    and tenant_id >= @from
-	  order by tenant_id
-	  limit 1)
-	union all
-	select (select n.tenant_id
-	          from {schema}.outbox n -- outbox_aggregate
-	         where n.destination = @destination
-	           and n.finished_at is null
-	           and n.tenant_id > t.tenant_id
-	         order by n.tenant_id
-	         limit 1)
-	  from tenant t
-	 where t.tenant_id is not null)
+const openTenantsSQL = tenantWalkSQL + `
 select tenant_id
   from tenant
  where tenant_id is not null

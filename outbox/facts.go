@@ -64,26 +64,6 @@ func (s *Store) facts(ctx context.Context, tx pgx.Tx, f *Facts, whole bool) erro
 	return nil
 }
 
-// tenantWalkSQL visits the tenants with open events at a destination: outbox_due, a probe for each.
-const tenantWalkSQL = `
-with recursive tenant as (
-	(select tenant_id
-	   from {schema}.outbox
-	  where destination = @destination
-	    and finished_at is null
-	  order by tenant_id
-	  limit 1)
-	union all
-	select (select n.tenant_id
-	          from {schema}.outbox n
-	         where n.destination = @destination
-	           and n.finished_at is null
-	           and n.tenant_id > t.tenant_id
-	         order by n.tenant_id
-	         limit 1)
-	  from tenant t
-	 where t.tenant_id is not null)`
-
 const (
 	surroundSQL = `
 select coalesce(d.ordering, 'none') = 'aggregate', coalesce(d.breaker, 'closed'), d.breaker_at,
@@ -137,7 +117,7 @@ func (s *Store) surround(ctx context.Context, tx pgx.Tx, f *Facts) error {
 	if err != nil || r.Leased(f.Now) || r.Due().After(f.Now) {
 		return err
 	}
-	args["due"], args["id"], args["cap"] = r.Due(), r.ID, MaxCount
+	args["from"], args["due"], args["id"], args["cap"] = "", r.Due(), r.ID, MaxCount
 	return tx.QueryRow(ctx, s.sql(beforeSQL), args).Scan(&p.Before)
 }
 
@@ -236,7 +216,7 @@ func (s *Store) alikeFacts(ctx context.Context, tx pgx.Tx, f *Facts) error {
 		return nil
 	}
 	return tx.QueryRow(ctx, s.sql(sql), pgx.NamedArgs{
-		"destination": r.Destination, "status": r.Status, "kind": r.ErrorKind, "code": r.ErrorCode, "cap": MaxCount,
+		"destination": r.Destination, "status": r.Status, "kind": r.ErrorKind, "code": r.ErrorCode, "from": "", "cap": MaxCount,
 	}).Scan(&f.Alike.Same, &f.Alike.Looked)
 }
 

@@ -7,6 +7,28 @@ const (
 	margin    = time.Second // a transaction may take this long from its now() to its commit and still be seen at once
 )
 
+// tenantWalkSQL visits the tenants that have open events at a destination, from @from on: a loose scan,
+// with a probe of outbox_due or outbox_aggregate, which both lead so, for each.
+const tenantWalkSQL = `
+with recursive tenant as (
+	(select tenant_id
+	   from {schema}.outbox
+	  where destination = @destination
+	    and finished_at is null
+	    and tenant_id >= @from
+	  order by tenant_id
+	  limit 1)
+	union all
+	select (select n.tenant_id
+	          from {schema}.outbox n
+	         where n.destination = @destination
+	           and n.finished_at is null
+	           and n.tenant_id > t.tenant_id
+	         order by n.tenant_id
+	         limit 1)
+	  from tenant t
+	 where t.tenant_id is not null)`
+
 // walk remembers where a queue's claims have got to.
 //
 // A full walk visits every tenant and its due rows from the very start, in as many claims as that
