@@ -63,7 +63,7 @@ func (o *sourceOptions) flags(fs *pflag.FlagSet) {
 	own.BoolVar(&o.force, "force", false, "go on with a large source that no index leads through, and beside open transactions whose events may be doubled")
 	own.VisitAll(func(f *pflag.Flag) { // they all select or consent
 		fs.AddFlag(f)
-		_ = fs.SetAnnotation(f.Name, noTwinMark, nil) // it is there
+		typed(fs, f.Name)
 	})
 }
 
@@ -201,9 +201,7 @@ func (o *backfillOptions) flags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.maxPending, "max-pending", 0, "wait while the outbox holds this `number` of open events (default: never)")
 	fs.StringVar(&o.name, "name", "", "`name` of this run, to resume it by")
 	fs.StringVar(&o.resume, "resume", "", "go on with the run of this `name`, under the same specification")
-	for _, name := range []string{"rate", "max-pending", "name", "resume"} {
-		_ = fs.SetAnnotation(name, noTwinMark, nil) // it is there
-	}
+	typed(fs, "rate", "max-pending", "name", "resume")
 }
 
 func (o *backfillOptions) check(fs *pflag.FlagSet) (outbox.BackfillSpec, error) {
@@ -241,12 +239,11 @@ func (o *backfillOptions) run(ctx context.Context, a *app, spec outbox.BackfillS
 	if o.dryRun {
 		need = reads
 	}
-	db, err := a.open(ctx, need)
+	store, done, err := a.openStore(ctx, need)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	store := outbox.NewStore(db, a.global.schema)
+	defer done()
 	now, err := store.Now(ctx)
 	if err != nil {
 		return err

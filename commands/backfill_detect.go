@@ -38,7 +38,7 @@ when something is missing.
 	}
 	o.flags(cmd.Flags())
 	cmd.Flags().IntVar(&o.batchSize, "batch-size", 1000, "`number` of rows in one transaction")
-	_ = cmd.Flags().SetAnnotation("batch-size", noTwinMark, nil) // it is there
+	typed(cmd.Flags(), "batch-size")
 	outputs(cmd, "csv")
 	return cmd
 }
@@ -50,12 +50,11 @@ func (o *backfillDetectOptions) run(ctx context.Context, a *app, spec outbox.Bac
 	if err := o.window(&spec, time.Now()); err != nil { // and again by the database's clock
 		return err
 	}
-	db, err := a.open(ctx, reads)
+	store, done, err := a.openStore(ctx, reads)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	store := outbox.NewStore(db, a.global.schema)
+	defer done()
 	now, err := store.Now(ctx)
 	if err != nil {
 		return err

@@ -39,6 +39,6 @@ schema of pgcrypto given it uses that, and takes 4. No database is needed for th
 		},
 	}
 	cmd.Flags().StringVar(&pgcrypto, "pgcrypto", "", "`schema` of the extension pgcrypto, as its raw name")
-	_ = cmd.Flags().SetAnnotation("pgcrypto", noTwinMark, nil) // it is there
+	typed(cmd.Flags(), "pgcrypto")
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxctl/outboxctl/migrate"
+	"github.com/outboxctl/outboxctl/outbox"
 )
 
 const (
@@ -56,6 +57,15 @@ func (a *app) open(ctx context.Context, need access) (*pgxpool.Pool, error) {
 		a.warnOnce("the outbox's schema is at version %d, this binary is made for %d: it may go on, update it soon", version, migrate.Latest)
 	}
 	return db, nil
+}
+
+// openStore opens the outbox for a command. Whoever gets it calls done at the end.
+func (a *app) openStore(ctx context.Context, need access) (store *outbox.Store, done func(), err error) {
+	db, err := a.open(ctx, need)
+	if err != nil {
+		return nil, nil, err
+	}
+	return outbox.NewStore(db, a.global.schema), db.Close, nil
 }
 
 // connectDirectly connects past a pooler, where a way past it is known, whatever the schema.

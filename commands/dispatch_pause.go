@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -46,7 +45,7 @@ one that is there. stats shows pauses, outbox_operations who began and ended the
 	}
 	o.flags(cmd.Flags())
 	cmd.Flags().Var(&o.lasts, "for", "how long; without it, until dispatch resume")
-	_ = cmd.Flags().SetAnnotation("for", noTwinMark, nil) // it is there
+	typed(cmd.Flags(), "for")
 	return cmd
 }
 
@@ -103,10 +102,7 @@ func (o *pauseOptions) check(fs *pflag.FlagSet) error {
 
 // name is the destination as the table has it.
 func (o *pauseOptions) name() string {
-	if o.destination == destinationName("") {
-		return ""
-	}
-	return o.destination
+	return typedDestination(o.destination)
 }
 
 // what is paused, in words.
@@ -163,12 +159,11 @@ func (o *pauseOptions) resume(cmd *cobra.Command, a *app) error {
 // record does f as an operation. It refuses a destination that nobody has heard of: a slip of the
 // pen that looks like a pause would be noticed too late.
 func (o *pauseOptions) record(ctx context.Context, a *app, command string, f func(context.Context, *outbox.Store, *outbox.Run) error) error {
-	db, err := a.open(ctx, writes)
+	store, done, err := a.openStore(ctx, writes)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	store := outbox.NewStore(db, a.global.schema)
+	defer done()
 	all, known, served, err := store.Known(ctx, o.name())
 	if err != nil {
 		return err
@@ -190,10 +185,7 @@ func (o *pauseOptions) record(ctx context.Context, a *app, command string, f fun
 	if o.lasts > 0 {
 		filter["for"] = o.lasts.String()
 	}
-	run, err := store.Begin(ctx, outbox.Operation{
-		Command: command, Who: operator(a.Getenv), Host: hostName(), PID: os.Getpid(),
-		Filter: filter, Reason: o.reason, Planned: -1,
-	})
+	run, err := store.Begin(ctx, a.signed(outbox.Operation{Command: command, Filter: filter, Reason: o.reason, Planned: -1}))
 	if err != nil {
 		return err
 	}

@@ -18,14 +18,11 @@ const (
 	routesOption = "routes"
 )
 
-// routes are the file's; none without a file, or where it has none.
-func (r *dispatchRun) routes() outbox.Routes {
+// hasRoutes reports whether the file says what events go where.
+func (r *dispatchRun) hasRoutes() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.file == nil {
-		return nil
-	}
-	return r.file.routeList()
+	return r.file != nil && len(r.file.routes) > 0
 }
 
 // routeList are the routes as the core wants them.
@@ -39,7 +36,7 @@ func (f *configFile) routeList() (all outbox.Routes) {
 // route gives events their destinations for as long as the run takes new work. Any number of
 // processes do; one of them at a time gets a turn.
 func (r *dispatchRun) route(ctx context.Context, db *pgxpool.Pool, f *fleet) {
-	if len(r.routes()) > 0 {
+	if r.hasRoutes() {
 		r.checkRouting(ctx, db)
 	}
 	told := ""

@@ -148,7 +148,7 @@ func (r *dispatchRun) deliver(ctx context.Context, db *pgxpool.Pool) error {
 	life, end := context.WithCancel(context.WithoutCancel(ctx))
 	defer end()
 	fleet := newFleet(ctx, r, db)
-	if r.o.once && len(r.routes()) > 0 {
+	if r.o.once && r.hasRoutes() {
 		if err := r.routeAll(ctx, db, fleet); err != nil && ctx.Err() == nil {
 			return err
 		}
@@ -180,8 +180,7 @@ func (r *dispatchRun) deliver(ctx context.Context, db *pgxpool.Pool) error {
 
 // heart is this process as others see it.
 func (r *dispatchRun) heart(db *pgxpool.Pool, all []*served) *outbox.Worker {
-	host, _ := os.Hostname()
-	w := outbox.Worker{Name: r.worker(), Host: host, PID: os.Getpid(), Version: r.version()}
+	w := outbox.Worker{Name: r.worker(), Host: hostName(), PID: os.Getpid(), Version: r.version()}
 	for _, s := range all {
 		w.Destinations = append(w.Destinations, s.name)
 		w.Parallel += s.parallel

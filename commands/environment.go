@@ -22,6 +22,14 @@ var noTwin = map[string]bool{
 // does not.
 const noTwinMark = "no environment twin"
 
+// typed marks flags that select or consent, or that share their name with another command's setting:
+// an environment variable must not set them. They are there.
+func typed(fs *pflag.FlagSet, names ...string) {
+	for _, name := range names {
+		_ = fs.SetAnnotation(name, noTwinMark, nil)
+	}
+}
+
 // aliases are further names in the environment, accepted after OUTBOXCTL_….
 var aliases = map[string][]string{
 	"database-url":    {"DATABASE_URL", "DB_URL"},

@@ -85,12 +85,11 @@ func (o *discardOptions) narrow(f *outbox.Filter) error {
 }
 
 func (o *discardOptions) run(ctx context.Context, a *app) error {
-	db, err := a.open(ctx, writes)
+	store, done, err := a.openStore(ctx, writes)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	store := outbox.NewStore(db, a.global.schema)
+	defer done()
 	now, err := store.Now(ctx)
 	if err != nil {
 		return err

@@ -76,9 +76,7 @@ func (o *eventsEditOptions) flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.newKey, "new-key", false, "give the event a new key: receivers take it for another event")
 	fs.StringVar(&o.reason, "reason", "", "`why`, for the record in outbox_operations; required")
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show the change and do nothing")
-	for _, name := range []string{"set", "unset", "new-key"} {
-		_ = fs.SetAnnotation(name, noTwinMark, nil) // it is there
-	}
+	typed(fs, "set", "unset", "new-key")
 }
 
 // changeValue is a flag that adds a change; --set and --unset share the list, which is in the order in
@@ -118,12 +116,11 @@ func (o *eventsEditOptions) run(ctx context.Context, a *app) error {
 	if o.dryRun {
 		need = reads
 	}
-	db, err := a.open(ctx, need)
+	store, done, err := a.openStore(ctx, need)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	store := outbox.NewStore(db, a.global.schema)
+	defer done()
 	e, err := store.Editable(ctx, o.ref)
 	if err != nil {
 		return a.whichEvent("edit", err)

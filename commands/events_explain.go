@@ -38,12 +38,12 @@ func withArgs(args cobra.PositionalArgs, cmd *cobra.Command) *cobra.Command {
 }
 
 func (a *app) explain(ctx context.Context, ref outbox.Ref) error {
-	db, err := a.open(ctx, reads)
+	store, done, err := a.openStore(ctx, reads)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	f, err := outbox.NewStore(db, a.global.schema).Explain(ctx, ref)
+	defer done()
+	f, err := store.Explain(ctx, ref)
 	if err != nil {
 		return a.whichEvent("explain", err)
 	}

@@ -56,21 +56,18 @@ func (o *eventsListOptions) flags(fs *pflag.FlagSet) {
 	o.filterOptions.flags(fs)
 	fs.IntVar(&o.limit, "limit", 50, "`number` of events in a page, at most")
 	fs.Var(&o.after, "after", "begin after this `place`, which the page before has named")
-	for _, name := range []string{"limit", "after"} {
-		_ = fs.SetAnnotation(name, noTwinMark, nil) // it is there
-	}
+	typed(fs, "limit", "after")
 }
 
 func (o *eventsListOptions) run(ctx context.Context, a *app) error {
 	if o.limit < 1 || o.limit > maxPage {
 		return usage(fmt.Errorf("--limit %d: want 1 to %d", o.limit, maxPage), "")
 	}
-	db, err := a.open(ctx, reads)
+	store, done, err := a.openStore(ctx, reads)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	store := outbox.NewStore(db, a.global.schema)
+	defer done()
 	f, err := o.filter(ctx, store)
 	if err != nil {
 		return err

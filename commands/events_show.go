@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 	"time"
@@ -60,7 +59,7 @@ record in outbox_operations and outbox_audit of who looked and why.
 func (o *eventsShowOptions) flags(fs *pflag.FlagSet) {
 	fs.BoolVar(&o.reveal, "reveal", false, "show what the event says as it is; needs --reason and is noted")
 	fs.StringVar(&o.reason, "reason", "", "`why`, for the record in outbox_operations")
-	_ = fs.SetAnnotation("reveal", noTwinMark, nil) // it is there
+	typed(fs, "reveal")
 }
 
 // oneEvent wants an event's id or key, and reads it into ref.
@@ -102,12 +101,11 @@ func (o *eventsShowOptions) run(ctx context.Context, a *app) error {
 	if o.reveal {
 		need = writes
 	}
-	db, err := a.open(ctx, need)
+	store, done, err := a.openStore(ctx, need)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	store := outbox.NewStore(db, a.global.schema)
+	defer done()
 	d, err := store.Show(ctx, o.ref)
 	if err != nil {
 		return a.whichEvent("show", err)
@@ -163,12 +161,6 @@ func (a *app) reveal(ctx context.Context, store *outbox.Store, id int64, reason 
 	}
 	content, err := run.Reveal(ctx, id)
 	return content, cmp.Or(err, run.End(ctx, endWords(err)))
-}
-
-// signed adds to an operation who asks for it.
-func (a *app) signed(op outbox.Operation) outbox.Operation {
-	op.Who, op.Host, op.PID = operator(a.Getenv), hostName(), os.Getpid()
-	return op
 }
 
 // harmless are the headers that are shown as they are.

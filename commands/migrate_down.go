@@ -51,9 +51,7 @@ func (o *downOptions) flags(fs *pflag.FlagSet) {
 	o.lockOptions.flags(fs)
 	fs.IntVar(&o.to, "to", 0, "`version` to go back to")
 	fs.BoolVar(&o.destroy, "destroy-data", false, "agree to lose the rows of the tables that go")
-	for _, name := range []string{"to", "destroy-data"} {
-		fs.SetAnnotation(name, noTwinMark, nil)
-	}
+	typed(fs, "to", "destroy-data")
 }
 
 func (o *downOptions) run(ctx context.Context, a *app, given bool) error {

@@ -34,9 +34,7 @@ func (o *operateOptions) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.reason, "reason", "", "`why`, for the record in outbox_operations")
 	fs.IntVar(&o.batchSize, "batch-size", cmp.Or(o.batchSize, 1000), "`number` of events in one transaction")
 	fs.Var(&o.maxDuration, "max-duration", "stop after this long")
-	for _, name := range []string{"batch-size", "max-duration"} { // the variables are a dispatcher's
-		_ = fs.SetAnnotation(name, noTwinMark, nil) // it is there
-	}
+	typed(fs, "batch-size", "max-duration") // the variables are a dispatcher's
 }
 
 func (o *operateOptions) check() error {
@@ -129,7 +127,7 @@ func (a *app) planOperation(ctx context.Context, store *outbox.Store, op operati
 // done then stays done, and the same command again goes on with the rest.
 func (a *app) runOperation(ctx context.Context, store *outbox.Store, op operation) error {
 	op.spec.Command, op.spec.Reason = op.verb, op.reason
-	op.spec.Who, op.spec.Host, op.spec.PID = operator(a.Getenv), hostName(), os.Getpid()
+	op.spec = a.signed(op.spec)
 	if op.begin == nil {
 		op.begin = func(ctx context.Context) (*outbox.Run, error) { return store.Begin(ctx, op.spec) }
 	}
@@ -264,6 +262,12 @@ func skippedWords(skipped map[string]int64, before string) string {
 		return ""
 	}
 	return before + strings.Join(words, " · ")
+}
+
+// signed adds to an operation who asks for it.
+func (a *app) signed(op outbox.Operation) outbox.Operation {
+	op.Who, op.Host, op.PID = operator(a.Getenv), hostName(), os.Getpid()
+	return op
 }
 
 // operator is the person who runs this process, as far as the operating system knows.

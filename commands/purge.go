@@ -89,9 +89,7 @@ func (o *purgeOptions) flags(fs *pflag.FlagSet) {
 	fs.Var(&o.attempts, "attempts-older-than", "remove rows of outbox_attempts that are older than this")
 	fs.Var(&o.rollup, "rollup-older-than", "remove rows of outbox_rollup and outbox_samples that are older than this")
 	fs.Var(&o.record, "record-older-than", "remove rows of outbox_operations and outbox_audit that are older than this; 90d at least")
-	for _, name := range append([]string{"archive", "redact", "drop-archive", "path", "rate", "pause"}, historyFlags...) {
-		_ = fs.SetAnnotation(name, noTwinMark, nil) // they select, or are a dispatcher's; it is there
-	}
+	typed(fs, append([]string{"archive", "redact", "drop-archive", "path", "rate", "pause"}, historyFlags...)...)
 }
 
 // keptRecord is what the database keeps of the record in any case.
@@ -168,12 +166,11 @@ func (o *purgeOptions) run(ctx context.Context, a *app, fs *pflag.FlagSet) error
 			return err
 		}
 	}
-	db, err := a.open(ctx, writes)
+	store, done, err := a.openStore(ctx, writes)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	store := outbox.NewStore(db, a.global.schema)
+	defer done()
 	now, err := store.Now(ctx)
 	if err != nil {
 		return err

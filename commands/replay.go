@@ -109,12 +109,11 @@ func (o *replayOptions) checkWaves(fs *pflag.FlagSet) error {
 }
 
 func (o *replayOptions) run(ctx context.Context, a *app) error {
-	db, err := a.open(ctx, writes)
+	store, done, err := a.openStore(ctx, writes)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	store := outbox.NewStore(db, a.global.schema)
+	defer done()
 	now, err := store.Now(ctx)
 	if err != nil {
 		return err

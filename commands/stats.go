@@ -104,12 +104,11 @@ func (o *statsOptions) run(ctx context.Context, a *app, fs *pflag.FlagSet) error
 	if err := o.validate(a, fs); err != nil {
 		return err
 	}
-	db, err := a.open(ctx, reads)
+	store, done, err := a.openStore(ctx, reads)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	store := outbox.NewStore(db, a.global.schema)
+	defer done()
 	if o.watch > 0 {
 		return o.watchStats(ctx, a, store)
 	}

@@ -55,12 +55,12 @@ func (o *causesOptions) run(ctx context.Context, a *app) error {
 	case o.top < 1:
 		return usage(errors.New("--top must be 1 or more"), "")
 	}
-	db, err := a.open(ctx, reads)
+	store, done, err := a.openStore(ctx, reads)
 	if err != nil {
 		return err
 	}
-	defer db.Close()
-	c, err := outbox.NewStore(db, a.global.schema).Causes(ctx, time.Duration(o.since))
+	defer done()
+	c, err := store.Causes(ctx, time.Duration(o.since))
 	if err != nil {
 		return statsFailure(err)
 	}
