@@ -75,7 +75,7 @@ type globalOptions struct {
 func (o *globalOptions) flags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.config, "config", "", "YAML `file` with settings, named as the flags are, with _ for -")
 	fs.StringVar(&o.database.text, "database-url", "", "PostgreSQL `URL` (better in DATABASE_URL: a flag is visible to others)")
-	fs.StringVar(&o.direct.text, "direct-database-url", "", "the same past a pooler, as a `URL`, for what needs a session: migrate")
+	fs.StringVar(&o.direct.text, "direct-database-url", "", "the same past a pooler, as a `URL`, for what needs a session: migrate, dispatch --wake")
 	fs.StringVar(&o.schema, "schema", "public", "`schema` of the outbox, as its raw name")
 	fs.StringVarP(&o.output, "output", "o", "table", "`format` of results: table, json, and for lists jsonl or csv")
 	fs.StringVar(&o.logFormat, "log-format", "text", "`format` of log lines: text or json")

@@ -227,7 +227,8 @@ func (o *purgeOptions) runPurge(ctx context.Context, a *app, store *outbox.Store
 }
 
 // guest is the share of the time that a purge works unless its pace is given: deliveries beside it
-// keep four fifths of their speed on two cores that they have to themselves otherwise.
+// keep four fifths of their speed on two cores that they have to themselves otherwise, see
+// BenchmarkPurgeBesideDelivery.
 const guest = 0.5
 
 func (o *purgeOptions) pace(fs *pflag.FlagSet, batch int) outbox.Pace {
