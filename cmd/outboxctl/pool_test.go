@@ -25,22 +25,25 @@ func TestManySendersShareTwoConnections(t *testing.T) {
 	dispatcher := dispatch(t, withSetting(url, "pool_max_conns=2"), r.URL, "--once", "--parallel", "32")
 	r.Wait(t, 1, patience)
 	began := time.Now()
-	idle, most := 0, 0
+	looks, idle, most := 0, 0, 0
 	for running := true; running; {
 		select {
 		case <-dispatcher.done:
 			running = false
 		case <-time.After(20 * time.Millisecond):
 			waiting, sessions := sessionsOf(t, db)
-			idle, most = idle+waiting, max(most, sessions)
+			looks, idle, most = looks+1, idle+waiting, max(most, sessions)
 		}
 	}
 	took, limit := time.Since(began), time.Duration(n)*delay/32*3/2
 	if code := dispatcher.wait(patience); code != 0 || took > limit {
 		t.Errorf("exit code %d after %s, want 0 within %s", code, took, limit)
 	}
-	if idle != 0 || most > 2 {
-		t.Errorf("%d times a session was idle in a transaction for 100 ms, and there were %d sessions; want none and 2", idle, most)
+	// A transaction that is held while events are sent is seen in nearly every look; a process that waits for
+	// its processor, in a few.
+	if idle > looks/10 || most > 2 {
+		t.Errorf("in %d of %d looks a session was idle in a transaction for 100 ms, and there were %d sessions; want next to none and 2",
+			idle, looks, most)
 	}
 	if r.Count() != n || count(t, db, "delivered") != n {
 		t.Errorf("%d requests, %d delivered; want %d of each", r.Count(), count(t, db, "delivered"), n)
