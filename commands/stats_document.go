@@ -94,6 +94,7 @@ type destinationDocument struct {
 	Paused      bool                    `json:"paused"`
 	PausedUntil *time.Time              `json:"paused_until"` // null with paused = until resumed
 	Reason      string                  `json:"reason"`
+	Tenants     []pausedTenantDocument  `json:"paused_tenants"`
 	Served      bool                    `json:"served"`
 	Status      map[outbox.Status]int64 `json:"status"`
 	depthDocument
@@ -101,6 +102,13 @@ type destinationDocument struct {
 	ErrorShare     float64          `json:"error_share"`
 	LatencySeconds float64          `json:"latency_seconds"`
 	Answers        []answerDocument `json:"answers"`
+}
+
+type pausedTenantDocument struct {
+	Tenant      string     `json:"tenant"`
+	PausedUntil *time.Time `json:"paused_until"` // null = until resumed
+	Reason      string     `json:"reason"`
+	PausedBy    string     `json:"paused_by"`
 }
 
 type databaseDocument struct {
@@ -152,7 +160,7 @@ func newStatsDocument(st *outbox.Stats) statsDocument {
 	for _, d := range st.Destinations {
 		doc.Destinations = append(doc.Destinations, destinationDocument{
 			Name: destinationName(d.Name), Ordering: d.Ordering, Late: d.Late, Breaker: d.Breaker, Paused: d.Paused, PausedUntil: d.PausedUntil,
-			Reason: d.Reason, Served: d.Served, Status: d.Status, depthDocument: newDepthDocument(d.Depth),
+			Reason: d.Reason, Tenants: pausedTenantDocuments(d.Tenants), Served: d.Served, Status: d.Status, depthDocument: newDepthDocument(d.Depth),
 			Attempts: d.Attempts, ErrorShare: round(d.ErrorShare(), 4), LatencySeconds: round(d.Latency().Seconds(), 4),
 			Answers: answerDocuments(d.Answers),
 		})
@@ -161,6 +169,18 @@ func newStatsDocument(st *outbox.Stats) statsDocument {
 		doc.Unserved = append(doc.Unserved, destinationName(d.Name))
 	}
 	return doc
+}
+
+func pausedTenantDocuments(pauses []outbox.Paused) []pausedTenantDocument {
+	docs := []pausedTenantDocument{}
+	for _, p := range pauses {
+		doc := pausedTenantDocument{Tenant: p.Tenant, Reason: p.Reason, PausedBy: p.By}
+		if !p.Until.IsZero() {
+			doc.PausedUntil = &p.Until
+		}
+		docs = append(docs, doc)
+	}
+	return docs
 }
 
 func newDepthDocument(d outbox.Depth) depthDocument {

@@ -116,6 +116,7 @@ func destinationMetrics(st *outbox.Stats) []metric {
 		attempts
 		errors
 		paused
+		tenants
 		breaker
 		served
 	)
@@ -126,6 +127,7 @@ func destinationMetrics(st *outbox.Stats) []metric {
 		{"outbox_destination_window_attempts", "Attempts made in the window, by destination.", nil},
 		{"outbox_destination_window_errors", "Attempts in the window that did not deliver, by destination.", nil},
 		{"outbox_destination_paused", "1 where somebody has paused a destination.", nil},
+		{"outbox_destination_paused_tenants", "Tenants that somebody has paused there.", nil},
 		{"outbox_destination_breaker_open", "1 where the breaker is open or half open.", nil},
 		{"outbox_destination_served", "1 where a dispatcher is alive.", nil},
 	}
@@ -141,6 +143,7 @@ func destinationMetrics(st *outbox.Stats) []metric {
 		}
 		all[oldest].add(d.OldestDue.Seconds(), label...)
 		all[paused].add(oneIf(d.Paused), label...)
+		all[tenants].add(float64(len(d.Tenants)), label...)
 		all[breaker].add(oneIf(d.Breaker != "closed"), label...)
 		all[served].add(oneIf(d.Served), label...)
 	}

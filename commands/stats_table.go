@@ -15,7 +15,7 @@ func (a *app) printStats(st *outbox.Stats) error {
 	a.printAttention(st)
 	a.printHealth(st)
 	for _, section := range []func(*outbox.Stats) error{
-		a.printDestinations, a.printEventTypes, a.printTenants, a.printAnswers, a.printDispatchers,
+		a.printDestinations, a.printPausedTenants, a.printEventTypes, a.printTenants, a.printAnswers, a.printDispatchers,
 	} {
 		if err := section(st); err != nil {
 			return err
@@ -259,6 +259,32 @@ func destinationRow(st *outbox.Stats, d *outbox.DestinationStats) []string {
 	}
 }
 
+// printPausedTenants says nothing where none is.
+func (a *app) printPausedTenants(st *outbox.Stats) error {
+	var rows [][]string
+	for _, d := range st.Destinations {
+		for _, p := range d.Tenants {
+			until := "it is resumed"
+			if !p.Until.IsZero() {
+				until = instant(p.Until)
+			}
+			rows = append(rows, []string{short(p.Tenant), short(destinationName(d.Name)), until, short(cmp.Or(p.Reason, "-")), short(cmp.Or(p.By, "-"))})
+		}
+	}
+	if len(rows) == 0 {
+		return nil
+	}
+	const most = 10
+	fmt.Fprintln(a.Out)
+	if err := a.printTable([]string{"PAUSED TENANT", "DESTINATION", "UNTIL", "REASON", "BY"}, rows[:min(most, len(rows))]); err != nil {
+		return err
+	}
+	if more := len(rows) - most; more > 0 {
+		fmt.Fprintf(a.Out, "… and %d more: -o json\n", more)
+	}
+	return nil
+}
+
 // worstAnswer is the most frequent error.
 func worstAnswer(answers []outbox.AnswerStats) string {
 	i := slices.IndexFunc(answers, func(an outbox.AnswerStats) bool { return an.Kind != "" })
@@ -285,6 +311,9 @@ func stateWords(d *outbox.DestinationStats) string {
 	}
 	if d.Paused && d.Reason != "" {
 		words[0] += " (" + short(d.Reason) + ")"
+	}
+	if n := int64(len(d.Tenants)); n > 0 {
+		words = append(words, counted(n, "tenant")+" paused")
 	}
 	if d.Breaker != "closed" {
 		words = append(words, "breaker "+strings.ReplaceAll(d.Breaker, "_", " "))

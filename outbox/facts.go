@@ -104,11 +104,7 @@ func (s *Store) surround(ctx context.Context, tx pgx.Tx, f *Facts) error {
 	if err != nil {
 		return err
 	}
-	rows, err := tx.Query(ctx, s.sql(pausesSQL), args)
-	if err != nil {
-		return err
-	}
-	pauses, err := pgx.CollectRows(rows, scanPaused)
+	pauses, err := s.pausesIn(ctx, tx, &r.Destination)
 	for _, pause := range pauses {
 		if pause.Tenant == "" || pause.Tenant == r.TenantID {
 			p.Pauses = append(p.Pauses, pause)

@@ -127,17 +127,21 @@ func (s *Store) Pauses(ctx context.Context) ([]Paused, error) { return s.pauses(
 // pauses lists those of one destination, or all.
 func (s *Store) pauses(ctx context.Context, destination *string) (list []Paused, err error) {
 	err = s.inTx(ctx, statsLimits, func(tx pgx.Tx) error {
-		rows, err := tx.Query(ctx, s.sql(pausesSQL), pgx.NamedArgs{"destination": destination})
-		if err != nil {
-			return err
-		}
-		list, err = pgx.CollectRows(rows, scanPaused)
+		list, err = s.pausesIn(ctx, tx, destination)
 		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("pauses: %w", err)
 	}
 	return list, nil
+}
+
+func (s *Store) pausesIn(ctx context.Context, tx pgx.Tx, destination *string) ([]Paused, error) {
+	rows, err := tx.Query(ctx, s.sql(pausesSQL), pgx.NamedArgs{"destination": destination})
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scanPaused)
 }
 
 func scanPaused(row pgx.CollectableRow) (p Paused, err error) {

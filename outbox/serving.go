@@ -19,6 +19,7 @@ type DestinationStats struct {
 	Paused      bool
 	PausedUntil *time.Time // nil = until somebody resumes it
 	Reason      string
+	Tenants     []Paused      // that are paused there, by name
 	Served      bool          // by a dispatcher that is alive
 	Attempts    int64         // made in Stats.Window
 	Errors      int64         // of these, not delivered
@@ -111,6 +112,16 @@ func (s *Store) sharedStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stats) e
 		d.Paused, d.PausedUntil, d.Reason = shared.Paused, shared.PausedUntil, shared.Reason
 		return nil
 	})
+	if err != nil {
+		return err
+	}
+	pauses, err := s.pausesIn(ctx, tx, nil)
+	for _, p := range pauses {
+		if p.Tenant != "" {
+			d := st.destination(p.Destination)
+			d.Tenants = append(d.Tenants, p)
+		}
+	}
 	return err
 }
 

@@ -96,12 +96,19 @@ func TestStatsCountsEveryStatusTypeTenantAndDestination(t *testing.T) {
 	finished(t, db, 1, outbox.Discarded, "discarded")
 	exec(t, db, `insert into outbox_destinations (destination, ordering, breaker, paused_until, pause_reason)
 		values ('crm', 'aggregate', 'open', '2031-01-01Z', 'too slow'), ('mail', 'none', 'closed', 'infinity', 'broken')`)
+	exec(t, db, `insert into outbox_tenant_pauses (destination, tenant_id, paused_until, reason, paused_by)
+		values ('', 'acme', '2031-01-01Z', 'floods', 'anna'), ('crm', 'globex', 'infinity', '', ''), ('crm', 'over', now(), '', ''), ('erp', 'acme', 'infinity', '', '')`)
 	exec(t, db, `insert into outbox_late (destination, events, last_event) values ('crm', 3, 7)`)
 	exec(t, db, `insert into outbox_workers (worker, destinations) values ('a', '{crm}')`)
 	st := stats(t, db)
 	st.Created, st.Dispatchers = nil, nil
 	until := time.Date(2031, 1, 1, 0, 0, 0, 0, time.UTC)
 	const minute = time.Minute
+	paused := func(destination, tenant string) []outbox.Paused {
+		return []outbox.Paused{{Pause: outbox.Pause{Destination: destination, Tenant: tenant, For: outbox.Forever}}}
+	}
+	acme := paused("", "acme")
+	acme[0].For, acme[0].Until, acme[0].Reason, acme[0].By = time.Until(until), until, "floods", "anna"
 	want := &outbox.Stats{
 		Depth: outbox.Depth{Status: statuses(4, 3, 4, 3, 2, 1), Due: 4, Lapsed: 2, Retrying: 1, Future: 1,
 			OldestDue: minute, OldestLapsed: minute, OldestInProgress: 10 * time.Second, NextDue: 20 * minute},
@@ -121,9 +128,10 @@ func TestStatsCountsEveryStatusTypeTenantAndDestination(t *testing.T) {
 		Destinations: []outbox.DestinationStats{
 			{Depth: outbox.Depth{Name: "", Status: statuses(3, 2, 4, 3, 2, 1), Due: 2, Lapsed: 1, Retrying: 1, Future: 1,
 				OldestDue: minute, OldestLapsed: minute, OldestInProgress: 10 * time.Second, NextDue: 20 * minute},
-				Ordering: "none", Breaker: "closed"},
+				Ordering: "none", Breaker: "closed", Tenants: acme},
 			{Depth: outbox.Depth{Name: "crm", Status: statuses(1, 1), Due: 2, Lapsed: 1, OldestDue: minute, OldestLapsed: minute},
-				Ordering: "aggregate", Late: 3, Breaker: "open", Paused: true, PausedUntil: &until, Reason: "too slow", Served: true},
+				Ordering: "aggregate", Late: 3, Breaker: "open", Paused: true, PausedUntil: &until, Reason: "too slow", Tenants: paused("crm", "globex"), Served: true},
+			{Depth: outbox.Depth{Name: "erp", Status: map[outbox.Status]int64{}}, Ordering: "none", Breaker: "closed", Tenants: paused("erp", "acme")},
 			{Depth: outbox.Depth{Name: "mail", Status: map[outbox.Status]int64{}},
 				Ordering: "none", Breaker: "closed", Paused: true, Reason: "broken"},
 		},
