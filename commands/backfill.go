@@ -239,15 +239,11 @@ func (o *backfillOptions) run(ctx context.Context, a *app, spec outbox.BackfillS
 	if o.dryRun {
 		need = reads
 	}
-	store, done, err := a.openStore(ctx, need)
+	store, now, done, err := a.openStoreNow(ctx, need)
 	if err != nil {
 		return err
 	}
 	defer done()
-	now, err := store.Now(ctx)
-	if err != nil {
-		return err
-	}
 	if err := o.window(&spec, now); err != nil {
 		return err
 	}

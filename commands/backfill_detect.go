@@ -50,15 +50,11 @@ func (o *backfillDetectOptions) run(ctx context.Context, a *app, spec outbox.Bac
 	if err := o.window(&spec, time.Now()); err != nil { // and again by the database's clock
 		return err
 	}
-	store, done, err := a.openStore(ctx, reads)
+	store, now, done, err := a.openStoreNow(ctx, reads)
 	if err != nil {
 		return err
 	}
 	defer done()
-	now, err := store.Now(ctx)
-	if err != nil {
-		return err
-	}
 	if err := o.window(&spec, now); err != nil {
 		return err
 	}

@@ -68,6 +68,18 @@ func (a *app) openStore(ctx context.Context, need access) (store *outbox.Store, 
 	return outbox.NewStore(db, a.global.schema), db.Close, nil
 }
 
+// openStoreNow is openStore for a command that selects by time: with the database's present time.
+func (a *app) openStoreNow(ctx context.Context, need access) (store *outbox.Store, now time.Time, done func(), err error) {
+	if store, done, err = a.openStore(ctx, need); err != nil {
+		return nil, now, nil, err
+	}
+	if now, err = store.Now(ctx); err != nil {
+		done()
+		return nil, now, nil, err
+	}
+	return store, now, done, nil
+}
+
 // connectDirectly connects past a pooler, where a way past it is known, whatever the schema.
 func (a *app) connectDirectly(ctx context.Context, need access) (*pgxpool.Pool, error) {
 	if a.global.direct.text != "" {

@@ -166,15 +166,11 @@ func (o *purgeOptions) run(ctx context.Context, a *app, fs *pflag.FlagSet) error
 			return err
 		}
 	}
-	store, done, err := a.openStore(ctx, writes)
+	store, now, done, err := a.openStoreNow(ctx, writes)
 	if err != nil {
 		return err
 	}
 	defer done()
-	now, err := store.Now(ctx)
-	if err != nil {
-		return err
-	}
 	filter, err := o.filter(now)
 	switch {
 	case err != nil:

@@ -109,15 +109,11 @@ func (o *replayOptions) checkWaves(fs *pflag.FlagSet) error {
 }
 
 func (o *replayOptions) run(ctx context.Context, a *app) error {
-	store, done, err := a.openStore(ctx, writes)
+	store, now, done, err := a.openStoreNow(ctx, writes)
 	if err != nil {
 		return err
 	}
 	defer done()
-	now, err := store.Now(ctx)
-	if err != nil {
-		return err
-	}
 	filter, err := o.resolve(now)
 	if err != nil {
 		return err
