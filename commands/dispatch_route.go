@@ -37,7 +37,7 @@ func (f *configFile) routeList() (all outbox.Routes) {
 // processes do; one of them at a time gets a turn.
 func (r *dispatchRun) route(ctx context.Context, db *pgxpool.Pool, f *fleet) {
 	if r.hasRoutes() {
-		r.checkRouting(ctx, db)
+		r.checkIndex(ctx, db)
 	}
 	told := ""
 	step := r.routeStep(db, f)
@@ -88,7 +88,7 @@ func (r *dispatchRun) routeStep(db *pgxpool.Pool, f *fleet) outbox.Step {
 
 // routeAll routes until nothing waits for it, also while another process's router is at work.
 func (r *dispatchRun) routeAll(ctx context.Context, db *pgxpool.Pool, f *fleet) error {
-	r.checkRouting(ctx, db)
+	r.checkIndex(ctx, db)
 	step := r.routeStep(db, f)
 	for {
 		err := outbox.Drain(ctx, step, outbox.Pace{Batch: routeBatch}, nil)
@@ -103,16 +103,9 @@ func (r *dispatchRun) routeAll(ctx context.Context, db *pgxpool.Pool, f *fleet) 
 	}
 }
 
-// checkRouting warns of what makes routing slow or leads events elsewhere. It looks once.
-func (r *dispatchRun) checkRouting(ctx context.Context, db *pgxpool.Pool) {
+// checkIndex warns of what makes routing slow. It looks once.
+func (r *dispatchRun) checkIndex(ctx context.Context, db *pgxpool.Pool) {
 	if options, err := migrate.New(db, r.global.schema).Present(ctx); err == nil && !slices.Contains(options, routesOption) {
 		r.log.Warn("a large backlog is routed slowly without its index: outboxctl migrate --with routes")
-	}
-	alive, _ := outbox.NewStore(db, r.global.schema).Dispatchers(ctx) // else nobody is warned
-	for _, d := range alive {
-		if slices.Contains(d.Destinations, "") {
-			r.log.Warn("another dispatcher takes events before they are routed: it serves those without a destination", "worker", d.Name, "host", d.Host)
-			return
-		}
 	}
 }

@@ -164,6 +164,7 @@ func (r *dispatchRun) deliver(ctx context.Context, db *pgxpool.Pool) error {
 	if !r.o.once && r.file != nil {
 		beside.Go(func() { r.route(ctx, db, fleet) })
 	}
+	beside.Go(func() { r.lookBeside(ctx, db) })
 	beside.Go(func() { fleet.live(life) })
 	beside.Go(func() { r.reload(life, fleet) })
 	beside.Go(func() { r.systemd.watch(life, ctx) })

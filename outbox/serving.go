@@ -93,6 +93,25 @@ func (s *Store) Serves(ctx context.Context, destination string) (served bool, er
 	return served, nil
 }
 
+// namedSQL finds the first destination by name, without a look at any other row.
+const namedSQL = `
+select coalesce((
+	select destination
+	  from {schema}.outbox -- outbox_due
+	 where destination > ''
+	   and finished_at is null
+	 order by destination
+	 limit 1), '')`
+
+// Named returns a destination with a name that has open events, "" if there is none.
+func (s *Store) Named(ctx context.Context) (name string, err error) {
+	err = s.inTx(ctx, statsLimits, func(tx pgx.Tx) error { return tx.QueryRow(ctx, s.sql(namedSQL)).Scan(&name) })
+	if err != nil {
+		return "", fmt.Errorf("destinations with open events: %w", err)
+	}
+	return name, nil
+}
+
 const sharedSQL = `
 select d.destination, d.ordering, coalesce(l.events, 0), d.breaker,
        coalesce(d.paused_until > now(), false), nullif(d.paused_until, 'infinity'), coalesce(d.pause_reason, '')

@@ -11,6 +11,33 @@ import (
 	"github.com/outboxctl/outboxctl/outbox/outboxtest"
 )
 
+// configure writes a configuration file.
+func configure(t testing.TB, text string, values ...any) (file string) {
+	t.Helper()
+	file = filepath.Join(t.TempDir(), "outboxctl.yaml")
+	if err := os.WriteFile(file, fmt.Appendf(nil, text, values...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// A router and a dispatcher without routes race for the same events. Both say so, whoever began first.
+func TestRouterAndDispatcherWithoutRoutesWarn(t *testing.T) {
+	t.Parallel()
+	url, db := database(t)
+	r := outboxtest.NewReceiver(t, nil)
+	plain := dispatch(t, url, r.URL)
+	eventually(t, "it is seen", func() bool { return query[int](t, db, `select count(*) from outbox_workers`) == 1 })
+	router := start(t, url, "dispatch", "--config", configure(t, `
+destinations:
+  crm: {url: %q, allow_private: true}
+routes:
+  - {to: [crm]}
+`, r.URL))
+	router.says("another dispatcher takes events before they are routed")
+	plain.says("another dispatcher routes the events that this one serves")
+}
+
 // Three processes route and deliver, one of them is killed again and again: every event arrives at
 // each of its destinations, one that fails costs the other nothing, and what no route wants stays.
 func TestRoutedEventsReachEachOfTheirDestinations(t *testing.T) {
@@ -24,8 +51,7 @@ func TestRoutedEventsReachEachOfTheirDestinations(t *testing.T) {
 		}
 		return outboxtest.Answer{}
 	})
-	file := filepath.Join(t.TempDir(), "outboxctl.yaml")
-	text := fmt.Sprintf(`
+	file := configure(t, `
 poll_interval: 100ms
 destinations:
   good: {url: %q, allow_private: true, lease: 4s, request_timeout: 1s}
@@ -33,9 +59,6 @@ destinations:
 routes:
   - {event_type: "order.*", to: [good, bad]}
 `, good.URL, bad.URL)
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
 	begin := func() *process { return start(t, url, "dispatch", "--config", file) }
 	first, second, third := begin(), begin(), begin()
 	for i := range 3 {
