@@ -17,7 +17,9 @@ type History struct {
 	Processes   []Process
 	Samples     []Sample
 	Commands    []Command // of operators
+	Looks       int       // at all sessions
 	Sessions    []Session // that were idle in a transaction
+	Secrets     []Secret  // that requests were signed with; nil = they are not signed
 	Rows        []Row     // of outbox and outbox_archive, at the end
 	Attempts    []Attempt // of outbox_attempts, at the end
 	Audits      []Audit   // of outbox_audit joined with outbox_operations, at the end
@@ -50,9 +52,10 @@ type Destination struct {
 	MaxAttempts    int
 	Base, Cap      time.Duration // of the backoff
 	Jitter         float64
-	Rate           float64 // events/s per process; 0 = no limit
-	TenantParallel int     // per process; 0 = no limit
-	Breaker        int     // consecutive failures; 0 = none
+	Rate           float64       // events/s per process; 0 = no limit
+	TenantParallel int           // per process; 0 = no limit
+	Breaker        int           // consecutive failures; 0 = none
+	Cooldown       time.Duration // of the breaker
 }
 
 // Write is one event of one producer's transaction.
@@ -85,25 +88,26 @@ const (
 
 // Request is one on the wire.
 type Request struct {
-	N         int64     // in the order in which they came in whole
-	ID        string    // sent back as X-Request-Id, so that a row's receipt names its request; "" = no headers were sent
-	Dest      string    // the destination whose URL it is
-	Began     time.Time // headers had come in
-	At        time.Time // it had come in whole; zero = its body broke off
-	Done      time.Time // the answer was out, or given up
-	Key       string    // X-Idempotency-Key
-	WebhookID string    // webhook-id
-	Attempt   int       // X-Outbox-Attempt
-	Sequence  int64     // from the envelope
-	Body      string    // SHA-256 in hex of its bytes
-	Payload   string    // SHA-256 in hex of the payload's bytes inside the envelope
-	Signed    []string  // names of the secrets that a valid webhook-signature was made with
-	Hmac      string    // name of the secret of a valid X-Signature; "" = none was valid
-	Status    int       // answered; 0 = no complete headers went out
-	Behaviour string    // what the receiver was told to do: ok, 500, 429, hang, drip, redirect, huge, reset …
-	Accepted  bool      // 2xx headers went out whole, as far as a sender can know
-	Left      bool      // the client had left by then
-	Conn      string    // the client's address
+	N         int64         // in the order in which they came in whole
+	ID        string        // sent back as X-Request-Id, so that a row's receipt names its request; "" = no headers were sent
+	Dest      string        // the destination whose URL it is
+	Began     time.Time     // headers had come in
+	At        time.Time     // it had come in whole; zero = its body broke off
+	Done      time.Time     // the answer was out, or given up
+	Key       string        // X-Idempotency-Key
+	WebhookID string        // webhook-id
+	Attempt   int           // X-Outbox-Attempt
+	Sequence  int64         // from the envelope
+	Body      string        // SHA-256 in hex of its bytes
+	Payload   string        // SHA-256 in hex of the payload's bytes inside the envelope
+	Signed    []string      // names of the secrets that a valid webhook-signature was made with
+	Hmac      string        // name of the secret of a valid X-Signature; "" = none was valid
+	Status    int           // answered; 0 = no complete headers went out
+	Wait      time.Duration // Retry-After that was answered, in seconds or as a date; 0 = none
+	Behaviour string        // what the receiver was told to do: ok, 500, 429, hang, drip, redirect, huge, reset …
+	Accepted  bool          // 2xx headers went out whole, as far as a sender can know
+	Left      bool          // the client had left by then
+	Conn      string        // the client's address
 }
 
 // Transition is one row's change, written by a trigger in the transaction that made it; rows of
@@ -149,6 +153,13 @@ type Process struct {
 	Pid        int
 	Began, End time.Time
 	How        string // exit 0, signal killed, …
+}
+
+// Secret is the time in which some dispatcher may sign with a secret: from before it is told of it until after
+// the last one has let go of it.
+type Secret struct {
+	Name        string
+	Began, Gone time.Time // zero Gone = never
 }
 
 // Sample is a look at one process.
