@@ -24,7 +24,7 @@ test: postgres needs ## every test, on a PostgreSQL of its own; PKG=./migrate RU
 	$(WITHPG) go test -timeout 30m$(if $(RACE), -race)$(if $(RUN), -run '$(RUN)') $(PKG)
 
 test-long: postgres needs ## the same in the long form: more rows, more crashes, many minutes
-	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)
+	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -count=1 -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)
 
 bench: postgres ## speed in events/s, each beside the ceiling of the same run; BENCH=Name narrows it
 	$(WITHPG) go test -run '^$$' -bench '$(BENCH)' -timeout 60m ./outbox/... ./cmd/outboxctl
