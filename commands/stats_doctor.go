@@ -41,8 +41,9 @@ func newStatsDoctor(a *app) *cobra.Command {
 		Short: "go through the checklist of an outbox in good health",
 		Long: `Go through the checklist: the schema and its indexes, dispatchers, lag and errors,
 events that wait for a person, monitoring, purging, payloads, what keeps vacuum from its
-work and PostgreSQL from recycling its log, triggers, clocks. Each line says OK or WARN, and a warning says which command
-mends it. ASK is what no database knows: ask yourselves. It changes nothing.
+work and PostgreSQL from recycling its log, triggers, clocks. Each line says OK or WARN,
+and a warning says which command mends it. ASK is what no database knows: ask
+yourselves. It changes nothing.
 
 It needs the role of a reader or an operator.
 ` + doctorExitCodes,
