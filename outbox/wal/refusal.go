@@ -5,9 +5,14 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
-
-	"github.com/outboxctl/outboxctl/outbox"
 )
+
+// Refusal is what keeps the log from being followed until somebody changes that: what is missing, and
+// how to get it.
+type Refusal struct{ why string }
+
+// Error is one line.
+func (r *Refusal) Error() string { return r.why }
 
 // Answers of PostgreSQL to who wants to replicate.
 const (
@@ -17,7 +22,7 @@ const (
 	invalidState          = "55000"
 )
 
-// refused turns an answer that does not change by itself into an [outbox.Refusal].
+// refused turns an answer that does not change by itself into a [Refusal].
 func refused(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -25,13 +30,13 @@ func refused(err error) error {
 	}
 	switch pg.Code {
 	case insufficientPrivilege:
-		return &outbox.Refusal{Why: fmt.Sprintf("the role may not replicate: alter role %s replication (PostgreSQL: %s)", roleOf(err), pg.Message)}
+		return &Refusal{fmt.Sprintf("the role may not replicate: alter role %s replication (PostgreSQL: %s)", roleOf(err), pg.Message)}
 	case tooManyConnections:
-		return &outbox.Refusal{Why: "no connection is left for it: raise max_wal_senders or max_connections (PostgreSQL: " + pg.Message + ")"}
+		return &Refusal{"no connection is left for it: raise max_wal_senders or max_connections (PostgreSQL: " + pg.Message + ")"}
 	case limitExceeded:
-		return &outbox.Refusal{Why: "no replication slot is left: raise max_replication_slots, or drop one that nobody uses (PostgreSQL: " + pg.Message + ")"}
+		return &Refusal{"no replication slot is left: raise max_replication_slots, or drop one that nobody uses (PostgreSQL: " + pg.Message + ")"}
 	case invalidState:
-		return &outbox.Refusal{Why: "PostgreSQL: " + pg.Message}
+		return &Refusal{"PostgreSQL: " + pg.Message}
 	}
 	return err
 }

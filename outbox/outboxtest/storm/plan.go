@@ -18,4 +18,7 @@ type Plan struct {
 	Every    time.Duration // between two faults, on average
 	Crash    string        // the crash point to die at, again and again; "" = none
 	Quiet    bool          // no operators
+
+	// Progress is called about once a second while the run lasts. Nil is nobody.
+	Progress func(Progress)
 }

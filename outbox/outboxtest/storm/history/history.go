@@ -67,6 +67,7 @@ type Write struct {
 	Type, Agg string    // aggregate_type, aggregate_id
 	Event     string    // event_type
 	Dest      string    // destination
+	To        []string  `json:",omitempty"` // where its event must come to when Dest is "", by the routes; nil = to Dest
 	Payload   string    // SHA-256 in hex of the payload as PostgreSQL prints it
 	Size      int       // of the payload in bytes
 	Due       time.Time // available_at

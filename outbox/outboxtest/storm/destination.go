@@ -1,0 +1,62 @@
+package storm
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/history"
+)
+
+// What all dispatchers are told: short enough that an hour holds many recoveries.
+const (
+	lease        = 5 * time.Second
+	pollInterval = 300 * time.Millisecond
+	grace        = 3 * time.Second
+	dispatchers  = 3
+)
+
+// destinations are those of a run. Events of "copied.*" are written without one, and routed to plain and audit.
+func destinations() []history.Destination {
+	usual := history.Destination{
+		RequestTimeout: 1500 * time.Millisecond, Parallel: 12, BatchSize: 60,
+		MaxAttempts: 15, Base: 200 * time.Millisecond, Cap: 2 * time.Second, Jitter: 0.2,
+	}
+	plain, orders, partner, limited, audit := usual, usual, usual, usual, usual
+	plain.Name = "plain"
+	orders.Name, orders.Ordered, orders.Parallel = "orders", true, 16
+	partner.Name, partner.RequestTimeout, partner.Breaker, partner.Cooldown = "partner", time.Second, 6, time.Second
+	limited.Name, limited.Rate, limited.TenantParallel = "limited", 40, 2
+	audit.Name, audit.Parallel, audit.BatchSize = "audit", 6, 20
+	return []history.Destination{plain, orders, partner, limited, audit}
+}
+
+const routesText = `routes:
+  - {event_type: "copied.*", to: [plain, audit]}
+`
+
+// configFile writes the dispatchers' configuration and a secret for each destination.
+func configFile(dir string, all []history.Destination, urls map[string]string, v *vault) (string, error) {
+	var b strings.Builder
+	fmt.Fprintf(&b, "poll_interval: %s\ngrace: %s\nlog_level: debug\ndestinations:\n", pollInterval, grace)
+	for _, d := range all {
+		fmt.Fprintf(&b, "  %s:\n    url: %s/hooks\n    secret_file: %s\n    allow_private: true\n", d.Name, urls[d.Name], v.file(d.Name))
+		fmt.Fprintf(&b, "    lease: %s\n    request_timeout: %s\n    parallel: %d\n    batch_size: %d\n", lease, d.RequestTimeout, d.Parallel, d.BatchSize)
+		fmt.Fprintf(&b, "    retry: {max_attempts: %d, backoff: %s..%s, jitter: %g}\n", d.MaxAttempts, d.Base, d.Cap, d.Jitter)
+		fmt.Fprintf(&b, "    breaker: {failures: %d, cooldown: %s}\n", d.Breaker, max(d.Cooldown, time.Second))
+		if d.Ordered {
+			b.WriteString("    ordering: aggregate\n")
+		}
+		if d.Rate > 0 {
+			fmt.Fprintf(&b, "    rate: %g/s\n", d.Rate)
+		}
+		if d.TenantParallel > 0 {
+			fmt.Fprintf(&b, "    tenants: {parallel: %d}\n", d.TenantParallel)
+		}
+	}
+	b.WriteString(routesText)
+	file := filepath.Join(dir, "outboxctl.yaml")
+	return file, os.WriteFile(file, []byte(b.String()), 0o600)
+}

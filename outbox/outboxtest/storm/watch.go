@@ -1,0 +1,84 @@
+package storm
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/history"
+)
+
+const (
+	sampleEvery  = time.Second
+	sessionEvery = 100 * time.Millisecond
+	idleFor      = 200 * time.Millisecond // in a transaction; beyond, it is kept
+)
+
+// watch looks at the processes from outside while the run lasts.
+type watch struct {
+	run   *run
+	stop  context.CancelFunc
+	wg    sync.WaitGroup
+	lines map[string]bool // of commands, as the process list shows them
+}
+
+func (r *run) newWatch(ctx context.Context) *watch {
+	w := &watch{run: r, lines: map[string]bool{}}
+	ctx, w.stop = context.WithCancel(ctx)
+	w.wg.Go(func() { w.sample(ctx) })
+	w.wg.Go(func() { w.sessions(ctx) })
+	return w
+}
+
+// close ends it. It may be called twice.
+func (w *watch) close() {
+	w.stop()
+	w.wg.Wait()
+}
+
+// sample measures the dispatchers and notes what the process list says of them.
+func (w *watch) sample(ctx context.Context) {
+	for pause(ctx, nil, sampleEvery) {
+		for _, name := range w.run.names() {
+			p := w.run.fleet.now(name)
+			if p == nil {
+				continue
+			}
+			rss, files := footprint(p.pid())
+			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid()))
+			w.lines[strings.ReplaceAll(string(line), "\x00", " ")] = true
+			if rss > 0 {
+				add(&w.run.book, &w.run.book.h.Samples, history.Sample{Name: name, At: time.Now(), RSS: rss, Files: files})
+			}
+		}
+	}
+}
+
+// Sessions of the run's own tools and producers may idle in a transaction: they are told to.
+const sessionsSQL = `
+select application_name, clock_timestamp(), clock_timestamp() - state_change
+  from pg_stat_activity
+ where state like 'idle in transaction%'
+   and state_change < clock_timestamp() - $1::interval
+   and application_name not in ('producer', 'storm')`
+
+// sessions looks for those that idle in a transaction.
+func (w *watch) sessions(ctx context.Context) {
+	for pause(ctx, nil, sessionEvery) {
+		rows, err := w.run.admin.Query(ctx, sessionsSQL, idleFor)
+		if err != nil {
+			continue // PostgreSQL is away
+		}
+		seen, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s history.Session, err error) {
+			return s, row.Scan(&s.App, &s.At, &s.Since)
+		})
+		if err == nil {
+			w.run.book.looked(seen)
+		}
+	}
+}
