@@ -6,13 +6,15 @@ PKG      ?= ./...
 RUN      ?=
 BENCH    ?= .
 FUZZTIME ?= 30s
+SEED     ?= 1
+STORM_DIR ?= bin/storm
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT    = $(shell git rev-parse HEAD 2>/dev/null)
 DATE      = $(shell git log -1 --format=%cI 2>/dev/null)
 LDFLAGS   = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 
-.PHONY: help demo test test-long bench fuzz lint build postgres needs
+.PHONY: help demo test test-long storm storm-long bench fuzz lint build postgres needs
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -24,7 +26,13 @@ test: postgres needs ## every test, on a PostgreSQL of its own; PKG=./migrate RU
 	$(WITHPG) go test -timeout 30m$(if $(RACE), -race)$(if $(RUN), -run '$(RUN)') $(PKG)
 
 test-long: postgres needs ## the same in the long form: more rows, more crashes, many minutes
-	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -count=1 -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)
+	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)
+
+storm: postgres ## a minute of crashes, cut wires and failing receivers, judged promise by promise; SEED=7 is another one
+	$(GO) run ./cmd/storm --seed $(SEED)
+
+storm-long: postgres ## an hour of it with control runs between; what it leaves is in STORM_DIR
+	$(GO) run ./cmd/storm --long --seed $(SEED) --dir $(STORM_DIR)
 
 bench: postgres ## speed in events/s, each beside the ceiling of the same run; BENCH=Name narrows it
 	$(WITHPG) go test -run '^$$' -bench '$(BENCH)' -timeout 60m ./outbox/... ./cmd/outboxctl

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm"
+	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/history"
+)
+
+// round is one run of several.
+type round struct {
+	name string
+	plan storm.Plan
+}
+
+// An hour is four storms, each followed by control runs.
+const (
+	longStorms   = 4
+	longDuration = 12 * time.Minute
+	controls     = 5 // after each storm
+	controlled   = 20 * time.Second
+)
+
+// rounds are the runs of a command line, each with a seed of its own.
+func (o *options) rounds() []round {
+	plan := storm.Plan{Seed: o.seed, Duration: o.duration, Rate: o.rate, Faults: o.kinds(), Every: o.every, Quiet: o.quiet}
+	if !o.long {
+		return []round{{"storm", plan}}
+	}
+	var all []round
+	for i := range longStorms {
+		one := plan
+		one.Seed, one.Duration = o.seed+uint64(100*i), longDuration
+		all = append(all, round{fmt.Sprintf("storm-%d", i+1), one})
+		for j := range controls {
+			calm := plan
+			calm.Seed, calm.Duration, calm.Faults = one.Seed+uint64(j+1), controlled, []string{}
+			all = append(all, round{fmt.Sprintf("control-%d-%d", i+1, j+1), calm})
+		}
+	}
+	return all
+}
+
+// storm runs all rounds and judges each.
+func (o *options) storm(ctx context.Context) error {
+	dir, forget, err := o.folder()
+	if err != nil {
+		return err
+	}
+	if o.binary == "" {
+		if o.binary, err = build(ctx, dir); err != nil {
+			return err
+		}
+	}
+	report := newReport(o)
+	for _, one := range o.rounds() {
+		if err := o.play(ctx, dir, one, report); err != nil {
+			return err
+		}
+	}
+	report.print(os.Stdout)
+	if report.failed() {
+		fmt.Fprintln(os.Stderr, "storm: histories and logs are in", dir)
+		return errUnproved
+	}
+	return forget()
+}
+
+// play runs one round, keeps its history and judges it.
+func (o *options) play(ctx context.Context, dir string, one round, report *report) error {
+	plan := one.plan
+	plan.Binary, plan.Dir = o.binary, filepath.Join(dir, one.name)
+	if err := os.MkdirAll(plan.Dir, 0o755); err != nil {
+		return err
+	}
+	p := newProgress(os.Stderr, one.name, plan.Duration)
+	plan.Progress = p.show
+	h, err := storm.Run(ctx, plan)
+	p.end()
+	if h == nil {
+		return err
+	}
+	file := filepath.Join(plan.Dir, "history.gz")
+	if saveErr := h.Save(file); saveErr != nil {
+		return saveErr
+	}
+	if err != nil {
+		return fmt.Errorf("%w: see %s", err, plan.Dir)
+	}
+	report.add(one.name, file, h)
+	return nil
+}
+
+// folder is where everything goes, and what is done with it when all is well.
+func (o *options) folder() (dir string, forget func() error, err error) {
+	if o.dir != "" {
+		return o.dir, func() error { return nil }, os.MkdirAll(o.dir, 0o755)
+	}
+	dir, err = os.MkdirTemp("", "outboxctl-storm-")
+	return dir, func() error { return os.RemoveAll(dir) }, err
+}
+
+// build makes outboxctl from this source.
+func build(ctx context.Context, dir string) (string, error) {
+	file, err := filepath.Abs(filepath.Join(dir, "outboxctl"))
+	if err != nil {
+		return "", err
+	}
+	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, "github.com/outboxctl/outboxctl/cmd/outboxctl")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return "", fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return file, nil
+}
+
+// checkFiles judges histories that were kept.
+func checkFiles(files []string) error {
+	if len(files) == 0 {
+		return fmt.Errorf("check needs the file of a history")
+	}
+	report := newReport(nil)
+	for _, file := range files {
+		h, err := history.Load(file)
+		if err != nil {
+			return err
+		}
+		report.add(filepath.Base(filepath.Dir(file)), file, h)
+	}
+	report.print(os.Stdout)
+	if report.failed() {
+		return errUnproved
+	}
+	return nil
+}
