@@ -26,7 +26,7 @@ test: postgres needs ## every test, on a PostgreSQL of its own; PKG=./migrate RU
 	$(WITHPG) go test -timeout 30m$(if $(RACE), -race)$(if $(RUN), -run '$(RUN)') $(PKG)
 
 test-long: postgres needs ## the same in the long form: more rows, more crashes, many minutes
-	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)
+	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -count=1 -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)
 
 storm: postgres ## a minute of crashes, cut wires and failing receivers, judged promise by promise; SEED=7 is another one
 	$(GO) run ./cmd/storm --seed $(SEED)

@@ -12,6 +12,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -34,7 +35,7 @@ type Build struct{ Version, Commit, Date string }
 
 // Main runs one command line and returns its exit code; see exit.go for what the codes mean.
 func Main(p Process) int {
-	a := &app{Process: p}
+	a := &app{Process: p, warned: new(sync.Map)}
 	stop, cancel := a.watchSignals()
 	defer cancel()
 	root := newRoot(a)
@@ -49,10 +50,10 @@ func Main(p Process) int {
 type app struct {
 	Process
 	global globalOptions
-	cmd    *cobra.Command // the one that runs
-	file   *configFile    // nil without --config
-	loops  int            // that are to share the connections
-	warned map[string]bool
+	cmd    *cobra.Command  // the one that runs
+	file   *configFile     // nil without --config
+	loops  int             // that are to share the connections
+	warned *sync.Map       // what was said to matter
 	kill   context.Context // done at the second signal; a command that drains stops at once then
 	hangup chan struct{}   // SIGHUP
 }
@@ -242,13 +243,9 @@ func refuse(rules []rule) error {
 // warnOnce says something that matters however often it is found.
 func (a *app) warnOnce(format string, args ...any) {
 	text := oneLine(fmt.Sprintf(format, args...))
-	if a.warned[text] {
+	if _, again := a.warned.LoadOrStore(text, nil); again {
 		return
 	}
-	if a.warned == nil {
-		a.warned = map[string]bool{}
-	}
-	a.warned[text] = true
 	fmt.Fprintln(a.Err, "outboxctl: warning:", text)
 }
 

@@ -3,6 +3,7 @@ package commands
 import (
 	"context"
 	"errors"
+	"maps"
 	"slices"
 	"sync"
 
@@ -68,11 +69,9 @@ func (r *dispatchRun) listen(ctx context.Context, db *pgxpool.Pool, f *fleet) {
 		r.log.Warn("nobody tells of news until there is a trigger for it, polling goes on: outboxctl migrate --with notify")
 	}
 	l := outbox.Listener{
-		Connect:   r.session,
-		Channel:   outbox.NewStore(db, r.global.schema).Channel(),
-		News:      f.wake.news,
-		Trouble:   r.deaf,
-		Recovered: r.hearing,
+		Ear:     r.ear(f),
+		Connect: r.session,
+		Channel: outbox.NewStore(db, r.global.schema).Channel(),
 	}
 	l.Listen(ctx)
 }
@@ -80,19 +79,22 @@ func (r *dispatchRun) listen(ctx context.Context, db *pgxpool.Pool, f *fleet) {
 // follow hears from the log of the database where there are news. Polling goes on beside it.
 func (r *dispatchRun) follow(ctx context.Context, f *fleet) {
 	l := wal.Follower{
-		Connect:   r.replication,
-		Schema:    r.global.schema,
-		News:      f.wake.news,
-		Trouble:   r.deaf,
-		Recovered: r.hearing,
+		Ear:     r.ear(f),
+		Connect: r.replication,
+		Schema:  r.global.schema,
 	}
 	l.Follow(ctx)
 }
 
+// ear tells the loops of news, and people of what keeps them from coming.
+func (r *dispatchRun) ear(f *fleet) outbox.Ear {
+	return outbox.Ear{News: f.wake.news, Trouble: r.deaf, Recovered: r.hearing}
+}
+
 // deaf is told once of an outage.
 func (r *dispatchRun) deaf(err error) {
-	if refusal, ok := errors.AsType[*wal.Refusal](err); ok {
-		r.log.Warn("news cannot be followed, polling goes on", "error", oneLine(refusal.Error()))
+	if refusal, ok := errors.AsType[*outbox.Refusal](err); ok {
+		r.log.Warn("news cannot be heard, polling goes on", "error", oneLine(refusal.Error()))
 		return
 	}
 	r.log.Warn("news are not heard, polling goes on", "error", oneLine(explainPostgres(err).Error()))
@@ -100,18 +102,12 @@ func (r *dispatchRun) deaf(err error) {
 
 func (r *dispatchRun) hearing() { r.log.Info("news are heard again") }
 
-var errPooler = errors.New("a pooler is in between, and to listen takes a session: give the server's own address with --direct-database-url")
+// errPooler is of a session behind a pooler: what is said to it is heard by somebody else.
+var errPooler = &outbox.Refusal{Why: "a pooler is in between, and to listen takes a session: give the server's own address with --direct-database-url"}
 
-// session connects past a pooler, and refuses one: what is said to a pooler's session is heard by
-// somebody else.
+// session connects past a pooler, and refuses one.
 func (r *dispatchRun) session(ctx context.Context) (*pgx.Conn, error) {
-	config, err := r.directConfig()
-	if err != nil {
-		return nil, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
-	defer cancel()
-	conn, err := pgx.ConnectConfig(ctx, config)
+	conn, err := r.connectAlone(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -129,18 +125,15 @@ func (r *dispatchRun) session(ctx context.Context) (*pgx.Conn, error) {
 
 // replication connects past a pooler, as who reads the log does.
 func (r *dispatchRun) replication(ctx context.Context) (*pgconn.PgConn, error) {
-	config, err := r.directConfig()
+	conn, err := r.connectAlone(ctx, map[string]string{"replication": "database"})
 	if err != nil {
 		return nil, err
 	}
-	config.RuntimeParams["replication"] = "database"
-	ctx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
-	defer cancel()
-	return pgconn.ConnectConfig(ctx, &config.Config)
+	return conn.PgConn(), nil
 }
 
-// directConfig is of a session that nobody else uses.
-func (r *dispatchRun) directConfig() (*pgx.ConnConfig, error) {
+// connectAlone makes a session that nobody else uses, with parameters beside those of the URL.
+func (r *dispatchRun) connectAlone(ctx context.Context, parameters map[string]string) (*pgx.Conn, error) {
 	d := r.global.database
 	if r.global.direct.text != "" {
 		d = r.global.direct
@@ -149,5 +142,8 @@ func (r *dispatchRun) directConfig() (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	return config.ConnConfig, nil
+	maps.Copy(config.ConnConfig.RuntimeParams, parameters)
+	ctx, cancel := context.WithTimeout(ctx, 2*connectTimeout)
+	defer cancel()
+	return r.try(ctx, config, d)
 }

@@ -2,9 +2,12 @@ package commands_test
 
 import (
 	"bytes"
+	"crypto/x509"
 	"encoding/json"
+	"encoding/pem"
 	"fmt"
 	"maps"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -26,7 +29,11 @@ func exampleConfig(t *testing.T, args ...string) (code int, out, words string) {
 		t.Fatal("docs/destinations.md has no example")
 	}
 	folder := t.TempDir()
-	for name, text := range map[string]string{"outboxctl.yaml": string(example[1]), "mail.secret": "a-secret-of-more-than-24-bytes\n"} {
+	cert, key := certificate(t)
+	for name, text := range map[string]string{
+		"outboxctl.yaml": string(example[1]), "mail.secret": "a-secret-of-more-than-24-bytes\n",
+		"mail-ca.pem": cert, "mail-client.pem": cert, "mail-client-key.pem": key,
+	} {
 		if err := os.WriteFile(filepath.Join(folder, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -40,6 +47,21 @@ func exampleConfig(t *testing.T, args ...string) (code int, out, words string) {
 		},
 	})
 	return code, stdout.String(), stderr.String()
+}
+
+// certificate is that of Go's test servers, and its key.
+func certificate(t *testing.T) (cert, key string) {
+	t.Helper()
+	s := httptest.NewTLSServer(nil)
+	defer s.Close()
+	private, err := x509.MarshalPKCS8PrivateKey(s.TLS.Certificates[0].PrivateKey)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := func(kind string, der []byte) string {
+		return string(pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}))
+	}
+	return block("CERTIFICATE", s.Certificate().Raw), block("PRIVATE KEY", private)
 }
 
 func TestExampleOfDestinationsIsGood(t *testing.T) {

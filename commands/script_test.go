@@ -43,6 +43,7 @@ func TestMain(m *testing.M) {
 //
 //	exits CODE COMMAND…    run a command that must exit with CODE
 //	sql STATEMENT          run SQL; rows go to stdout, one a line, columns separated by tabs
+//	server SETTING…        start a server of its own with these settings; DATABASE_URL is there from then on
 //	receiver ANSWER…       start a webhook receiver at $RECEIVER_URL that gives these answers in
 //	                       turn and the last one for ever: a status, hang, or reset
 //	received N             it has had N requests; they go to stdout: path, attempt, headers, body
@@ -56,6 +57,7 @@ func TestScripts(t *testing.T) {
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"exits":    exits,
 			"sql":      runSQL,
+			"server":   server,
 			"receiver": receiver,
 			"received": received,
 			"like":     like,
@@ -115,6 +117,13 @@ func runSQL(ts *testscript.TestScript, _ bool, args []string) {
 			fmt.Fprintln(ts.Stdout(), strings.Join(cells, "\t"))
 		}
 	}
+}
+
+func server(ts *testscript.TestScript, _ bool, settings []string) {
+	c, err := outboxtest.Start(outboxtest.Options{Settings: settings})
+	ts.Check(err)
+	ts.Defer(func() { ts.Check(c.Close()) })
+	ts.Setenv("DATABASE_URL", c.URL("postgres"))
 }
 
 func receiver(ts *testscript.TestScript, _ bool, args []string) {

@@ -41,6 +41,7 @@ type checkOptions struct {
 	noDelivery limitValue
 	dead       limitValue
 	stuck      limitValue
+	slotLag    limitValue
 }
 
 func (o *checkOptions) flags(fs *pflag.FlagSet) {
@@ -50,6 +51,7 @@ func (o *checkOptions) flags(fs *pflag.FlagSet) {
 		noDelivery: limitValue{kind: limitDuration, limit: (10 * time.Minute).Seconds()},
 		dead:       limitValue{kind: limitCount, limit: math.Inf(1)},
 		stuck:      limitValue{kind: limitCount, limit: math.Inf(1)},
+		slotLag:    limitValue{kind: limitSize, limit: 1 << 30},
 	}
 	fs.BoolVar(&o.on, "check", false, "judge, in one line for cron and Nagios, and exit with 0, 1, 2 or 3")
 	fs.Var(&o.lag, "max-lag", "with --check: critical beyond this lag")
@@ -57,6 +59,7 @@ func (o *checkOptions) flags(fs *pflag.FlagSet) {
 	fs.Var(&o.noDelivery, "no-delivery", "with --check: critical when events wait and nothing was delivered for so long")
 	fs.Var(&o.dead, "max-dead", "with --check: critical beyond this number of failed events and dead letters")
 	fs.Var(&o.stuck, "max-stuck", "with --check: critical beyond this number of lapsed leases")
+	fs.Var(&o.slotLag, "max-slot-lag", "with --check: critical when a logical replication slot keeps more of PostgreSQL's log, or has lost it")
 }
 
 // The kinds of limits.
@@ -64,12 +67,13 @@ const (
 	limitDuration = "duration"
 	limitPercent  = "percent"
 	limitCount    = "count"
+	limitSize     = "size"
 )
 
-// limitValue is a flag's limit: a duration, a share or a count, or off.
+// limitValue is a flag's limit: a duration, a share, a count or a size, or off.
 type limitValue struct {
 	kind  string
-	limit float64 // in seconds, 0..1, or events; infinite = off
+	limit float64 // in seconds, 0..1, events or bytes; infinite = off
 }
 
 func (v *limitValue) Type() string { return v.kind }
@@ -85,6 +89,8 @@ func (v *limitValue) String() string {
 		return printDuration(time.Duration(v.limit * float64(time.Second)))
 	case v.kind == limitPercent:
 		return strconv.FormatFloat(100*v.limit, 'f', -1, 64) + "%"
+	case v.kind == limitSize:
+		return printSize(int(v.limit))
 	}
 	return strconv.FormatFloat(v.limit, 'f', -1, 64)
 }
@@ -107,6 +113,12 @@ func (v *limitValue) Set(s string) error {
 			return fmt.Errorf("%q is not a share such as 5%% or 0.5%%, nor off", s)
 		}
 		v.limit = n / 100
+	case limitSize:
+		n, err := parseSize(s)
+		if err != nil {
+			return fmt.Errorf("%w, nor off", err)
+		}
+		v.limit = float64(n)
 	default:
 		n, err := strconv.ParseUint(s, 10, 53)
 		if err != nil {
@@ -119,8 +131,11 @@ func (v *limitValue) Set(s string) error {
 
 // warning is where a warning begins.
 func (v *limitValue) warning() float64 {
-	if v.kind == limitCount {
+	switch v.kind {
+	case limitCount:
 		return v.limit
+	case limitSize:
+		return math.Floor(v.limit * warnAt)
 	}
 	return v.limit * warnAt
 }
@@ -146,7 +161,7 @@ type checked struct {
 
 // check judges st.
 func (o *checkOptions) check(st *outbox.Stats) []checked {
-	return []checked{o.checkLag(st), o.checkErrors(st), o.checkDelivery(st), o.checkDead(st), o.checkStuck(st)}
+	return []checked{o.checkLag(st), o.checkErrors(st), o.checkDelivery(st), o.checkDead(st), o.checkStuck(st), o.checkSlots(st)}
 }
 
 func newChecked(name string, limit *limitValue, value float64, format string, args ...any) checked {
@@ -195,6 +210,25 @@ func (o *checkOptions) checkDead(st *outbox.Stats) checked {
 
 func (o *checkOptions) checkStuck(st *outbox.Stats) checked {
 	return newChecked("stuck", &o.stuck, float64(st.Lapsed), "%s", counted(st.Lapsed, "lapsed lease"))
+}
+
+// checkSlots judges the slot that keeps most, and beside it any whose log is lost, or about to be.
+func (o *checkOptions) checkSlots(st *outbox.Stats) checked {
+	worst := newChecked("slot_lag", &o.slotLag, 0, "no slot keeps the log")
+	for _, s := range st.Database.Slots {
+		c := newChecked("slot_lag", &o.slotLag, float64(max(s.Lag, 0)), "slot %s", slotWords(s))
+		switch {
+		case o.slotLag.off():
+		case s.Lost():
+			c.state = stateCritical
+		case s.WALStatus == "unreserved" && c.state == stateOK:
+			c.state, c.text = stateWarning, c.text+": the next checkpoint may take it"
+		}
+		if c.state > worst.state || c.state == worst.state && c.value > worst.value {
+			worst = c
+		}
+	}
+	return worst
 }
 
 // run judges once. Whatever goes wrong ends as UNKNOWN, see [app.exitCode].
@@ -259,6 +293,8 @@ func perfdata(st *outbox.Stats, all []checked) string {
 			unit = "s"
 		case limitPercent:
 			value, limit, warning, unit = 100*value, 100*limit, 100*warning, "%"
+		case limitSize:
+			unit = "B"
 		}
 		bounds := ";;;0"
 		if !c.limit.off() {
@@ -283,7 +319,7 @@ type checkDocument struct {
 type checkedDocument struct {
 	Name     string   `json:"name"`
 	State    string   `json:"state"`
-	Value    float64  `json:"value"`    // seconds, a share 0..1, or events
+	Value    float64  `json:"value"`    // seconds, a share 0..1, events, or bytes
 	Warning  *float64 `json:"warning"`  // null = off
 	Critical *float64 `json:"critical"` // null = off
 }

@@ -27,6 +27,7 @@ const (
 	watchedWithin   = 25 * time.Hour
 	healthyMean     = 20 << 10
 	healthyMax      = 1 << 20
+	healthySlot     = 1 << 30
 )
 
 const doctorExitCodes = `
@@ -40,8 +41,9 @@ func newStatsDoctor(a *app) *cobra.Command {
 		Short: "go through the checklist of an outbox in good health",
 		Long: `Go through the checklist: the schema and its indexes, dispatchers, lag and errors,
 events that wait for a person, monitoring, purging, payloads, what keeps vacuum from its
-work, triggers, clocks. Each line says OK or WARN, and a warning says which command
-mends it. ASK is what no database knows: ask yourselves. It changes nothing.
+work and PostgreSQL from recycling its log, triggers, clocks. Each line says OK or WARN,
+and a warning says which command mends it. ASK is what no database knows: ask
+yourselves. It changes nothing.
 
 It needs the role of a reader or an operator.
 ` + doctorExitCodes,
@@ -100,7 +102,7 @@ func (a *app) doctor(ctx context.Context) error {
 func (p patient) checklist() []advice {
 	return []advice{
 		p.schema(), p.indexes(), p.dispatchers(), p.versions(), p.lag(), p.errors(), p.graveyard(), p.leases(),
-		p.monitoring(), p.retention(), p.payloads(), p.vacuum(), p.deadRows(), p.snapshot(), p.triggers(), p.clocks(), p.duplicates(),
+		p.monitoring(), p.retention(), p.payloads(), p.vacuum(), p.deadRows(), p.snapshot(), p.slots(), p.triggers(), p.clocks(), p.duplicates(),
 		{"transactions", "ask", "is each event written in the transaction of its change, and nothing sent before the commit?", []string{}},
 		{"receivers", "ask", "does each receiver know a key again, and book an event once?", []string{}},
 		{"load", "ask", "has the whole been tried at the rate of your busiest minute, with a receiver that is down?", []string{}},
@@ -273,6 +275,29 @@ func (p patient) snapshot() advice {
 		"replication slot":     "select pg_drop_replication_slot('" + strings.ReplaceAll(cell(h.Name), "'", "''") + "')",
 	}[h.Holder]
 	return warn("snapshots", "vacuum is held back by a "+snapshotWords(h), psql(mend))
+}
+
+// slots judges what keeps the log: without a bound, a reader that is away fills the disk.
+func (p patient) slots() advice {
+	slots := p.st.Database.Slots
+	var commands []string
+	for _, s := range slots {
+		if s.Lost() {
+			commands = append(commands, psql("select pg_drop_replication_slot('"+strings.ReplaceAll(cell(s.Name), "'", "''")+"')"))
+		}
+	}
+	bound := psql("alter system set max_slot_wal_keep_size = '10GB'")
+	switch {
+	case len(commands) > 0:
+		return warn("slots", slotsWords(slots), commands...)
+	case len(slots) == 0:
+		return fine("slots", "none keeps the log")
+	case slots[0].Lag > healthySlot:
+		return warn("slots", slotsWords(slots), psql("select * from pg_replication_slots"))
+	case p.checkup.SlotKeep < 0:
+		return warn("slots", "nothing bounds how much of the log a slot keeps: one that nobody reads fills the disk", bound, psql("select pg_reload_conf()"))
+	}
+	return fine("slots", "%s; none may keep more than %s", slotsWords(slots), bytesWords(p.checkup.SlotKeep))
 }
 
 func (p patient) triggers() advice {

@@ -118,6 +118,15 @@ type databaseDocument struct {
 	DeadShare      float64           `json:"dead_share"`
 	InvalidIndexes []string          `json:"invalid_indexes"`
 	OldestSnapshot *snapshotDocument `json:"oldest_snapshot"`
+	Slots          []slotDocument    `json:"slots"`
+}
+
+type slotDocument struct {
+	Name      string `json:"name"`
+	Temporary bool   `json:"temporary"`
+	Active    bool   `json:"active"`
+	WALStatus string `json:"wal_status"`
+	LagBytes  *int64 `json:"lag_bytes"` // null = its log is lost, or it is being made
 }
 
 type snapshotDocument struct {
@@ -190,7 +199,14 @@ func newDepthDocument(d outbox.Depth) depthDocument {
 func newDatabaseDocument(d outbox.DatabaseStats) databaseDocument {
 	doc := databaseDocument{
 		TableBytes: d.TableBytes, IndexBytes: d.IndexBytes, DeadRows: d.DeadRows, DeadShare: round(d.DeadShare(), 4),
-		InvalidIndexes: append([]string{}, d.InvalidIndexes...),
+		InvalidIndexes: append([]string{}, d.InvalidIndexes...), Slots: []slotDocument{},
+	}
+	for _, s := range d.Slots {
+		slot := slotDocument{Name: s.Name, Temporary: s.Temporary, Active: s.Active, WALStatus: s.WALStatus}
+		if s.Lag >= 0 {
+			slot.LagBytes = &s.Lag
+		}
+		doc.Slots = append(doc.Slots, slot)
 	}
 	if h := d.Snapshot; h != nil {
 		doc.OldestSnapshot = &snapshotDocument{h.Holder, h.Name, h.PID, h.State, secondsUnless(h.Age, h.Age < 0), h.Transactions}

@@ -52,6 +52,8 @@ func metrics(st *outbox.Stats) []metric {
 		one("outbox_index_bytes", "Size of its indexes.", float64(st.Database.IndexBytes)),
 		one("outbox_dead_rows", "Rows that vacuum has yet to remove.", float64(st.Database.DeadRows)),
 		one("outbox_invalid_indexes", "Indexes that serve no query.", float64(len(st.Database.InvalidIndexes))),
+		{"outbox_slot_lag_bytes", "Log that is kept for a logical replication slot; for all temporary ones, the most.", bySlot(st.Database.Slots)},
+		one("outbox_lost_slots", "Logical replication slots that have lost their log.", float64(lostSlots(st.Database.Slots))),
 	}
 	if st.LastDelivered >= 0 {
 		all = append(all, one("outbox_last_delivered_seconds", "Since the minute of the last delivery, if there was one within a day.", st.LastDelivered.Seconds()))
@@ -90,6 +92,31 @@ func byAnswer(st *outbox.Stats) (all []series) {
 		all = append(all, series{[]string{"kind", "other", "code", "0"}, float64(rest)})
 	}
 	return all
+}
+
+// bySlot has one series for all temporary slots, whose names are never the same.
+func bySlot(slots []outbox.Slot) (all []series) {
+	temporary := int64(-1)
+	for _, s := range slots {
+		if s.Temporary {
+			temporary = max(temporary, s.Lag)
+		} else if s.Lag >= 0 && len(all) < inMetrics {
+			all = append(all, series{[]string{"slot", s.Name}, float64(s.Lag)})
+		}
+	}
+	if temporary >= 0 {
+		all = append(all, series{[]string{"slot", "temporary"}, float64(temporary)})
+	}
+	return all
+}
+
+func lostSlots(slots []outbox.Slot) (n int) {
+	for _, s := range slots {
+		if s.Lost() {
+			n++
+		}
+	}
+	return n
 }
 
 func typeMetrics(st *outbox.Stats) []metric {

@@ -39,6 +39,11 @@ func (a *app) printAttention(st *outbox.Stats) {
 		a.alarm("nobody is looking: %s of destination %q due, the oldest for %s, and %s",
 			counted(d.Due, "event"), cell(destinationName(d.Name)), age(d.OldestDue), why)
 	}
+	for _, slot := range st.Database.Slots {
+		if slot.Lost() {
+			a.alarm("slot %s; drop it, make it anew, and fill the gap from the table", slotWords(slot))
+		}
+	}
 	if d := st.Database; len(d.InvalidIndexes) > 0 {
 		a.alarm("invalid indexes: %s; restore them with: outboxctl migrate%s", strings.Join(d.InvalidIndexes, ", "), a.schemaFlag())
 	}
@@ -78,6 +83,9 @@ func (a *app) printHealth(st *outbox.Stats) {
 		a.line("unrouted", "%s that no route matches", counted(st.Unrouted, "event"))
 	}
 	a.line("database", "%s", databaseWords(st.Database))
+	if slots := st.Database.Slots; len(slots) > 0 {
+		a.line("slots", "%s", slotsWords(slots))
+	}
 }
 
 // estimated reports whether the number of events of a status is one.
@@ -200,6 +208,32 @@ func databaseWords(d outbox.DatabaseStats) string {
 		words += " · oldest snapshot: " + snapshotWords(h)
 	}
 	return words
+}
+
+// slotsWords names the slots that keep most.
+func slotsWords(slots []outbox.Slot) string {
+	const most = 3
+	var words []string
+	for _, slot := range slots[:min(most, len(slots))] {
+		words = append(words, slotWords(slot))
+	}
+	if more := len(slots) - most; more > 0 {
+		words = append(words, fmt.Sprintf("%d more keep less", more))
+	}
+	return strings.Join(words, " · ")
+}
+
+// slotWords says what is kept for a slot.
+func slotWords(s outbox.Slot) string {
+	switch {
+	case s.Lost():
+		return short(s.Name) + " has lost its log: who reads it has missed something"
+	case s.Lag < 0:
+		return short(s.Name) + " is being made"
+	case !s.Active:
+		return fmt.Sprintf("%s keeps %s of the log, %s, and nobody reads it", short(s.Name), bytesWords(s.Lag), s.WALStatus)
+	}
+	return fmt.Sprintf("%s keeps %s of the log, %s", short(s.Name), bytesWords(s.Lag), s.WALStatus)
 }
 
 // snapshotWords says who holds a snapshot.

@@ -168,14 +168,16 @@ func wakeUps(ctx context.Context, db *pgxpool.Pool, wg *sync.WaitGroup) <-chan s
 	l := &outbox.Listener{
 		Channel: outbox.NewStore(db, "public").Channel(),
 		Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, db.Config().ConnConfig) },
-		News: func(string, bool) {
-			select {
-			case woken <- struct{}{}:
-			default:
-			}
+		Ear: outbox.Ear{
+			News: func(string, bool) {
+				select {
+				case woken <- struct{}{}:
+				default:
+				}
+			},
+			Trouble:   func(error) {},
+			Recovered: func() {},
 		},
-		Trouble:   func(error) {},
-		Recovered: func() {},
 	}
 	wg.Go(func() { l.Listen(ctx) })
 	return woken

@@ -16,6 +16,7 @@ type DatabaseStats struct {
 	Vacuumed       time.Duration // since the last vacuum; < 0 = never
 	InvalidIndexes []string      // serve no query and cost every write
 	Snapshot       *Snapshot     // the oldest; nil = none
+	Slots          []Slot        // those that have lost or keep the most of the log first
 }
 
 // DeadShare is the share of dead rows, 0..1.

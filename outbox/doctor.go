@@ -21,6 +21,7 @@ type Checkup struct {
 	OldestDone    time.Duration // since the oldest finished event ended; 0 = there is none
 	LastPurge     time.Duration // since the last run; < 0 = none
 	Marks         map[string]time.Duration
+	SlotKeep      int64 // bytes of the log that a slot may keep; < 0 = all
 	Doubtful      int64 // attempts of the last day after which nobody knows whether the event arrived
 }
 
@@ -80,6 +81,8 @@ select coalesce((select extract(epoch from now() - finished_at)
                   where minute > now() - interval '1 day'
                     and error_kind in ('timeout', 'eof', 'reset', 'protocol', 'crashed', 'shutdown')), 0)::bigint`
 
+	slotKeepSQL = `select pg_size_bytes(setting || unit) from pg_settings where name = 'max_slot_wal_keep_size'`
+
 	marksSQL = `
 select name, extract(epoch from now() - max(at))::float8
   from {schema}.outbox_samples -- outbox_samples_name
@@ -131,6 +134,9 @@ func (s *Store) examineHabits(ctx context.Context, tx pgx.Tx, c *Checkup) error 
 		return err
 	}
 	c.OldestDone, c.LastPurge = seconds(done), seconds(purged)
+	if err := tx.QueryRow(ctx, slotKeepSQL).Scan(&c.SlotKeep); err != nil {
+		return err
+	}
 	rows, err := tx.Query(ctx, s.sql(marksSQL))
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ func (s *Store) Stats(ctx context.Context, look Look) (*Stats, error) {
 	err := s.look(ctx, "stats", func(tx pgx.Tx) error {
 		for _, part := range []func(context.Context, pgx.Tx, Look, *Stats) error{
 			s.depthStats, s.lagStats, s.rateStats, s.createdStats, s.lastStats, s.buriedStats,
-			s.dispatcherStats, s.sharedStats, s.attemptStats, s.databaseStats,
+			s.dispatcherStats, s.sharedStats, s.attemptStats, s.databaseStats, s.slotStats,
 		} {
 			if err := part(ctx, tx, look, st); err != nil {
 				return err

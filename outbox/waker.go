@@ -6,73 +6,40 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 )
 
-// Listener hears which destinations have news, so that their loops need not wait for the next poll.
-// What it misses costs time and never an event: polling goes on beside it.
+// Listener hears over LISTEN which destinations have news, so that their loops need not wait for the
+// next poll.
 type Listener struct {
+	Ear
 	Connect func(context.Context) (*pgx.Conn, error) // a session of its own, past any pooler
 	Channel string                                   // see [Store.Channel]
-
-	// News is told a destination that has news, and with all that any may have some: the connection is
-	// new, and what came before it was not heard. It must not block.
-	News func(destination string, all bool)
-
-	Trouble   func(error) // the connection failed; once per outage
-	Recovered func()      // it is there again
 }
 
-// The rhythm of a listener: a connection over which nothing came for quiet is asked, and has as long
-// again to answer. So one that is half open is noticed within ten seconds.
-const (
-	quiet          = 5 * time.Second
-	firstReconnect = 100 * time.Millisecond
-	lastReconnect  = 2 * time.Second
-)
+// quiet is the rhythm of a listener: a connection over which nothing came for so long is asked, and
+// has as long again to answer. So one that is half open is noticed within ten seconds.
+const quiet = 5 * time.Second
 
 // Listen listens until ctx is done, and connects anew whenever the connection is lost.
-func (l *Listener) Listen(ctx context.Context) {
-	pause, told := firstReconnect, false
-	for ctx.Err() == nil {
-		heard, err := l.hear(ctx, told)
-		if ctx.Err() != nil {
-			return
-		}
-		if heard {
-			pause, told = firstReconnect, false
-		}
-		if !told {
-			l.Trouble(err)
-			told = true
-		}
-		if wait(ctx, jittered(pause, 0.2, rand.Float64())) != nil {
-			return
-		}
-		pause = min(2*pause, lastReconnect)
-	}
-}
+func (l *Listener) Listen(ctx context.Context) { l.Keep(ctx, l.hear) }
 
-// hear listens on one connection until that fails; heard says that it was there at all.
-func (l *Listener) hear(ctx context.Context, again bool) (heard bool, err error) {
+// hear listens on one connection until that fails.
+func (l *Listener) hear(ctx context.Context, begun func()) error {
 	conn, err := l.Connect(ctx)
 	if err != nil {
-		return false, err
+		return err
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	if _, err := conn.Exec(ctx, "listen "+l.Channel); err != nil { // hex digits
-		return false, fmt.Errorf("listen: %w", err)
+		return fmt.Errorf("listen: %w", err)
 	}
-	if again {
-		l.Recovered()
-	}
-	l.News("", true)
+	begun()
 	for {
 		if err := l.next(ctx, conn); err != nil {
-			return true, err
+			return err
 		}
 	}
 }

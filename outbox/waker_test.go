@@ -30,14 +30,16 @@ func listen(t *testing.T, url string, dial func(ctx context.Context, network, ad
 			}
 			return pgx.ConnectConfig(ctx, config)
 		},
-		News: func(destination string, all bool) {
-			if all {
-				destination = "*"
-			}
-			heard <- destination
+		Ear: outbox.Ear{
+			News: func(destination string, all bool) {
+				if all {
+					destination = "*"
+				}
+				heard <- destination
+			},
+			Trouble:   func(error) { heard <- "trouble" },
+			Recovered: func() { heard <- "recovered" },
 		},
-		Trouble:   func(error) { heard <- "trouble" },
-		Recovered: func() { heard <- "recovered" },
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var beside sync.WaitGroup

@@ -14,8 +14,11 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // plain builds outboxctl without the race detector, whose memory would be measured too.
@@ -159,5 +162,61 @@ func TestLargePayloadsDoNotFillTheMemory(t *testing.T) {
 	}
 	if n := query[int](t, db, `select max(attempts) from outbox`); n != 1 {
 		t.Errorf("some event took %d attempts, want 1", n)
+	}
+}
+
+// B67: a dispatcher that follows the log keeps nothing of a huge transaction, whether that commits or not.
+func TestHugeTransactionsDoNotFillTheMemory(t *testing.T) {
+	t.Parallel()
+	const limit = 150
+	n := 20_000
+	if long {
+		n = 300_000
+	}
+	_, url, db := logical(t)
+	var arrived atomic.Int64
+	to := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		io.Copy(io.Discard, r.Body)
+		arrived.Add(1)
+	}))
+	defer to.Close()
+	p := startPlain(t, url, "dispatch", "--to", to.URL, "--allow-private", "--wake", "wal", "--poll-interval", "60s",
+		"--batch-size", "1000", "--parallel", "32", "--log-level", "warn")
+	followed(t, db, 1)
+	const bigSQL = `insert into outbox (aggregate_type, aggregate_id, event_type, payload)
+		select 'order', i::text, $1, jsonb_build_object('text', repeat(md5(i::text), 32)) from generate_series(1, $2::int) i`
+	began := time.Now()
+	aborted, committed := begin(t, db), begin(t, db)
+	for event, tx := range map[string]pgx.Tx{"order.aborted": aborted, "order.created": committed} {
+		if _, err := tx.Exec(t.Context(), bigSQL, event, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := aborted.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	commit(t, committed)
+	took := time.Since(began)
+	for deadline := time.Now().Add(10 * patience); arrived.Load() < int64(n); time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d events have arrived", arrived.Load(), n)
+		}
+	}
+	drained := time.Now()
+	insert(t, db, "order.small", 1)
+	for arrived.Load() <= int64(n) && time.Since(drained) < patience {
+		time.Sleep(time.Millisecond)
+	}
+	after := time.Since(drained)
+	allDelivered(t, db, n+1)
+	mb := peak(t, p)
+	p.stop()
+	t.Logf("%d rows of 1 kB committed and as many rolled back in %s, all delivered %s after that, the next event %s after it; the dispatcher has had %d MB",
+		n, took.Round(time.Millisecond), drained.Sub(began.Add(took)).Round(time.Millisecond), after.Round(time.Millisecond), mb)
+	if mb > limit {
+		t.Errorf("the dispatcher has had %d MB, want at most %d", mb, limit)
+	}
+	if got := arrived.Load(); got != int64(n)+1 {
+		t.Errorf("%d requests for %d events", got, n+1)
 	}
 }

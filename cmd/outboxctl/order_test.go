@@ -58,6 +58,7 @@ func add(t testing.TB, tx pgx.Tx, eventType string) {
 type sent struct {
 	EventType   string `json:"event_type"`
 	AggregateID string `json:"aggregate_id"`
+	TenantID    string `json:"tenant_id"`
 	Sequence    string `json:"sequence"`
 }
 

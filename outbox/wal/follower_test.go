@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxctl/outboxctl/migrate"
+	"github.com/outboxctl/outboxctl/outbox"
 	"github.com/outboxctl/outboxctl/outbox/outboxtest"
 	"github.com/outboxctl/outboxctl/outbox/wal"
 )
@@ -106,20 +107,22 @@ func follow(t *testing.T, url string, dial pgconn.DialFunc) (heard chan string, 
 			}
 			return pgconn.ConnectConfig(ctx, config)
 		},
-		News: func(destination string, all bool) {
-			if all {
-				destination = "*"
-			}
-			heard <- destination
+		Ear: outbox.Ear{
+			News: func(destination string, all bool) {
+				if all {
+					destination = "*"
+				}
+				heard <- destination
+			},
+			Trouble: func(err error) {
+				if _, ok := errors.AsType[*outbox.Refusal](err); ok {
+					heard <- "refused: " + err.Error()
+					return
+				}
+				heard <- "trouble"
+			},
+			Recovered: func() { heard <- "recovered" },
 		},
-		Trouble: func(err error) {
-			if _, ok := errors.AsType[*wal.Refusal](err); ok {
-				heard <- "refused: " + err.Error()
-				return
-			}
-			heard <- "trouble"
-		},
-		Recovered: func() { heard <- "recovered" },
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var beside sync.WaitGroup
@@ -416,4 +419,37 @@ func TestFollowerSaysWhatIsMissing(t *testing.T) {
 		hears(t, heard, "refused: wal_level is replica: alter system set wal_level = logical, and restart PostgreSQL")
 		end()
 	})
+}
+
+// B65: a slot that loses its log ends with its session, and is made anew.
+func TestFollowerSurvivesALostSlot(t *testing.T) {
+	t.Parallel()
+	cluster, err := outboxtest.Start(outboxtest.Options{Settings: []string{"wal_level = logical", "max_slot_wal_keep_size = 16MB", "max_wal_size = 32MB"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cluster.Close()
+	url := cluster.URL("postgres")
+	conn, old := connect(t, url), connect(t, url)
+	for _, err := range migrate.New(conn, "public").Up(context.Background()) {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	with(t, conn, "wal")
+	heard, end := follow(t, url, nil)
+	hears(t, heard, "*")
+	exec(t, conn, `create table other (text text)`)
+	exec(t, old, `begin`)
+	exec(t, old, `select pg_current_xact_id()`) // keeps the slot's log from here on
+	for range 6 {
+		exec(t, conn, `insert into other select repeat(md5(n::text), 30) from generate_series(1, 10000) n`)
+	}
+	exec(t, conn, `checkpoint`)
+	hears(t, heard, "trouble")
+	exec(t, old, `rollback`)
+	hears(t, heard, "recovered", "*")
+	exec(t, conn, insertSQL, "crm", 1)
+	hears(t, heard, "crm")
+	end()
 }

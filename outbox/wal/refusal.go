@@ -5,14 +5,9 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/outboxctl/outboxctl/outbox"
 )
-
-// Refusal is what keeps the log from being followed until somebody changes that: what is missing, and
-// how to get it.
-type Refusal struct{ why string }
-
-// Error is one line.
-func (r *Refusal) Error() string { return r.why }
 
 // Answers of PostgreSQL to who wants to replicate.
 const (
@@ -22,7 +17,7 @@ const (
 	invalidState          = "55000"
 )
 
-// refused turns an answer that does not change by itself into a [Refusal].
+// refused turns an answer that does not change by itself into an [outbox.Refusal].
 func refused(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -30,13 +25,13 @@ func refused(err error) error {
 	}
 	switch pg.Code {
 	case insufficientPrivilege:
-		return &Refusal{fmt.Sprintf("the role may not replicate: alter role %s replication (PostgreSQL: %s)", roleOf(err), pg.Message)}
+		return &outbox.Refusal{Why: fmt.Sprintf("the role may not replicate: alter role %s replication (PostgreSQL: %s)", roleOf(err), pg.Message)}
 	case tooManyConnections:
-		return &Refusal{"no connection is left for it: raise max_wal_senders or max_connections (PostgreSQL: " + pg.Message + ")"}
+		return &outbox.Refusal{Why: "no connection is left for it: raise max_wal_senders or max_connections (PostgreSQL: " + pg.Message + ")"}
 	case limitExceeded:
-		return &Refusal{"no replication slot is left: raise max_replication_slots, or drop one that nobody uses (PostgreSQL: " + pg.Message + ")"}
+		return &outbox.Refusal{Why: "no replication slot is left: raise max_replication_slots, or drop one that nobody uses (PostgreSQL: " + pg.Message + ")"}
 	case invalidState:
-		return &Refusal{"PostgreSQL: " + pg.Message}
+		return &outbox.Refusal{Why: "PostgreSQL: " + pg.Message}
 	}
 	return err
 }

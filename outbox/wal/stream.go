@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pglogrepl"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgproto3"
+
+	"github.com/outboxctl/outboxctl/outbox"
 )
 
 // The rhythm of a session. Every few seconds it confirms what it has seen and asks for an answer: the
@@ -94,9 +96,9 @@ func (s *stream) check(ctx context.Context) error {
 	level, published := string(results[0].Rows[0][0]), string(results[0].Rows[0][1]) == "t"
 	switch {
 	case level != "logical":
-		return &Refusal{fmt.Sprintf("wal_level is %s: alter system set wal_level = logical, and restart PostgreSQL", level)}
+		return &outbox.Refusal{Why: fmt.Sprintf("wal_level is %s: alter system set wal_level = logical, and restart PostgreSQL", level)}
 	case !published:
-		return &Refusal{"there is no publication of the outbox: outboxctl migrate --with wal"}
+		return &outbox.Refusal{Why: "there is no publication of the outbox: outboxctl migrate --with wal"}
 	}
 	return nil
 }
@@ -109,7 +111,7 @@ func (s *stream) make(ctx context.Context, slot string) error {
 	made, err := pglogrepl.CreateReplicationSlot(waiting, s.conn, slot, outputPlugin,
 		pglogrepl.CreateReplicationSlotOptions{Temporary: true, SnapshotAction: "NOEXPORT_SNAPSHOT"})
 	if err != nil && waiting.Err() != nil && ctx.Err() == nil {
-		return &Refusal{fmt.Sprintf("a slot cannot be made while an old transaction that has written is open (waited %s)", making)}
+		return &outbox.Refusal{Why: fmt.Sprintf("a slot cannot be made while an old transaction that has written is open (waited %s)", making)}
 	}
 	if err != nil {
 		return fmt.Errorf("make a slot: %w", err)

@@ -2,7 +2,7 @@
 -- locks: outbox (share row exclusive)
 
 -- One notification a statement and destination; PostgreSQL makes one of equal ones in a transaction.
--- What is due later is found by polling. The channel's name is derived as in Go, see outbox/wake.go.
+-- What is due later is found by polling. The channel's name is derived as in Go, see outbox/waker.go.
 create or replace function :"schema".outbox_notify() returns trigger
 language plpgsql
 set search_path = pg_catalog, pg_temp

@@ -1,0 +1,171 @@
+package main_test
+
+import (
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/outboxctl/outboxctl/outbox/outboxtest"
+)
+
+// logical is a server of its own whose log can be followed, with an outbox that is published: its URL
+// and a pool of it.
+func logical(t *testing.T, settings ...string) (*outboxtest.Cluster, string, *pgxpool.Pool) {
+	t.Helper()
+	c := cluster(t, outboxtest.Options{Settings: append([]string{"wal_level = logical"}, settings...)})
+	url := c.URL("postgres")
+	if code, _, words := run(t, url, "migrate", "--with", "wal,notify"); code != 0 {
+		t.Fatal(words)
+	}
+	return c, url, connect(t, url)
+}
+
+const slotsSQL = `select count(*) from pg_replication_slots`
+
+// followed returns when so many dispatchers follow the log.
+func followed(t *testing.T, db *pgxpool.Pool, n int) {
+	t.Helper()
+	eventually(t, fmt.Sprint(n, " follow the log"), func() bool {
+		return query[int](t, db, slotsSQL+` where active and temporary and confirmed_flush_lsn is not null`) == n
+	})
+}
+
+// B65, as far as a slot goes that lasts as long as its session: one that is suspended, killed or cut off
+// keeps no slot, and what was committed meanwhile is delivered once.
+func TestSlotsGoWithTheirDispatchers(t *testing.T) {
+	t.Parallel()
+	_, url, db := logical(t)
+	r := outboxtest.NewReceiver(t, nil)
+	d := dispatch(t, url, r.URL, "--wake", "wal", "--poll-interval", "60s")
+	followed(t, db, 1)
+	insert(t, db, "order.created", 1)
+	r.Wait(t, 1, patience/2) // long before the next poll
+	allDelivered(t, db, 1)
+
+	d.signal(syscall.SIGSTOP)
+	stopped := time.Now()
+	insert(t, db, "order.created", 50)
+	eventually(t, "the slot of the suspended process is gone", func() bool { return query[int](t, db, slotsSQL) == 0 })
+	if took := time.Since(stopped); took > 25*time.Second {
+		t.Errorf("the slot of a suspended process is gone after %s", took)
+	}
+	d.signal(syscall.SIGCONT)
+	d.says("news are not heard, polling goes on")
+	r.Wait(t, 51, patience)
+	followed(t, db, 1)
+
+	execute(t, db, `select pg_terminate_backend(active_pid) from pg_replication_slots`)
+	insert(t, db, "order.created", 50)
+	r.Wait(t, 101, patience/2)
+	followed(t, db, 1)
+	allDelivered(t, db, 101)
+
+	d.kill()
+	eventually(t, "the slot of the killed process is gone", func() bool { return query[int](t, db, slotsSQL) == 0 })
+	insert(t, db, "order.created", 50)
+	d = dispatch(t, url, r.URL, "--wake", "wal", "--poll-interval", "60s")
+	r.Wait(t, 151, patience/2)
+	followed(t, db, 1)
+	d.stop()
+	if n := query[int](t, db, slotsSQL); n != 0 {
+		t.Errorf("%d slots are left behind", n)
+	}
+	allDelivered(t, db, 151)
+	if got := r.Count(); got != 151 {
+		t.Errorf("%d requests for 151 events", got)
+	}
+}
+
+// B65: a standby that is promoted has no slot of ours. The dispatcher makes one there, and delivers what
+// came before it did.
+func TestFailoverIsFollowedByTheLog(t *testing.T) {
+	t.Parallel()
+	const n = 500
+	c, _, db := logical(t)
+	standby, err := c.Standby()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { standby.Close() })
+	execute(t, db, `alter system set synchronous_standby_names = '*'`) // what is committed is on both
+	execute(t, db, `select pg_reload_conf()`)
+	eventually(t, "the standby is a synchronous one", func() bool {
+		return query[int](t, db, `select count(*) from pg_stat_replication where sync_state = 'sync'`) == 1
+	})
+	second := strings.TrimSuffix(strings.TrimPrefix(standby.URL("postgres"), "postgres://postgres@"), "/postgres?sslmode=disable")
+	both := strings.Replace(c.URL("postgres"), "/postgres?", ","+second+"/postgres?", 1)
+
+	r := outboxtest.NewReceiver(t, nil)
+	d := dispatch(t, both, r.URL, "--wake", "wal", "--poll-interval", "60s", "--lease", "5s", "--request-timeout", "1s")
+	followed(t, db, 1)
+	insert(t, db, "order.created", n)
+	r.Wait(t, n/10, patience)
+	if err := c.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	d.says("news are not heard, polling goes on")
+	if err := standby.Promote(); err != nil {
+		t.Fatal(err)
+	}
+	db = connect(t, standby.URL("postgres"))
+	followed(t, db, 1)
+	allDelivered(t, db, n)
+	insert(t, db, "order.created", n)
+	allDelivered(t, db, 2*n)
+	d.says("news are heard again")
+	d.stop()
+	const inFlight = 10
+	if twice := r.Count() - len(r.ByKey()); len(r.ByKey()) != 2*n || twice > inFlight {
+		t.Errorf("%d events were received, %d twice; want %d and no more than were in flight, %d", len(r.ByKey()), twice, 2*n, inFlight)
+	}
+}
+
+// Dispatchers that poll, listen and follow work on one table, and deliver each event once.
+func TestWaysToWakeGoTogether(t *testing.T) {
+	t.Parallel()
+	n := 2000
+	if long {
+		n = 50_000
+	}
+	_, url, db := logical(t)
+	r := outboxtest.NewReceiver(t, nil)
+	var all []*process
+	for _, wake := range []string{"poll", "listen", "wal"} {
+		all = append(all, dispatch(t, url, r.URL, "--wake", wake, "--batch-size", "20", "--log-level", "warn"))
+	}
+	followed(t, db, 1)
+	for range 20 {
+		insert(t, db, "order.created", n/20)
+	}
+	allDelivered(t, db, n)
+	for _, d := range all {
+		d.stop()
+		if words := d.err.String(); strings.Contains(words, "news") {
+			t.Errorf("trouble: %s", words)
+		}
+	}
+	if got := r.Count(); got != n || len(r.ByKey()) != n {
+		t.Errorf("%d requests for %d of %d events", got, len(r.ByKey()), n)
+	}
+}
+
+// A role that may not replicate is told so in a line, with what to do, and delivers all the same.
+func TestRoleThatMayNotReplicatePolls(t *testing.T) {
+	t.Parallel()
+	_, url, db := logical(t)
+	execute(t, db, `create role app login`)
+	execute(t, db, `grant pg_read_all_data, pg_write_all_data to app`)
+	r := outboxtest.NewReceiver(t, nil)
+	d := dispatch(t, strings.Replace(url, "postgres@", "app@", 1), r.URL, "--wake", "wal")
+	d.says(`level=WARN msg="news cannot be heard, polling goes on" error="the role may not replicate: alter role app replication (PostgreSQL: `)
+	insert(t, db, "order.created", 1)
+	r.Wait(t, 1, patience)
+	execute(t, db, `alter role app replication`)
+	d.says("news are heard again")
+	followed(t, db, 1)
+	d.stop()
+}
