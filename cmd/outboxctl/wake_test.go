@@ -38,3 +38,27 @@ func TestListenerSendsAtOnce(t *testing.T) {
 	d.says("news are heard again")
 	d.stop()
 }
+
+// B24: what is notified is a destination's name, so that no payload is too large for it, nor is a name.
+func TestNotifyTakesAnyPayload(t *testing.T) {
+	t.Parallel()
+	url, db := database(t)
+	if code, _, words := run(t, url, "migrate", "--with", "notify"); code != 0 {
+		t.Fatal(words)
+	}
+	r := outboxtest.NewReceiver(t, nil)
+	d := dispatch(t, url, r.URL, "--wake", "listen", "--poll-interval", "60s")
+	eventually(t, "it listens", func() bool {
+		return query[int](t, db, `select count(*) from pg_stat_activity where query like 'listen %' and datname = current_database()`) == 1
+	})
+	for i, size := range []int{7_999, 8_000, 1_000_000} {
+		execute(t, db, `insert into outbox (aggregate_type, aggregate_id, event_type, payload) values ('file', '1', 'file.added', to_jsonb(repeat('x', $1 - 2)))`, size)
+		r.Wait(t, i+1, patience/2)
+		if got := len(r.Requests()[i].Body); got < size {
+			t.Errorf("%d bytes arrived of a payload of %d", got, size)
+		}
+	}
+	allDelivered(t, db, 3)
+	execute(t, db, `insert into outbox (aggregate_type, aggregate_id, event_type, destination, payload) values ('file', '1', 'file.added', repeat('d', 200), '{}')`)
+	d.stop()
+}
