@@ -37,13 +37,6 @@ type serving struct {
 	err     error
 }
 
-// total is what all loops have done.
-type total struct {
-	died int
-	full bool   // one has sent --max-events
-	held string // what kept one from its work: a pause, an open breaker
-}
-
 func newFleet(stop context.Context, r *dispatchRun, db *pgxpool.Pool) *fleet {
 	return &fleet{run: r, db: db, stop: stop, changed: make(chan struct{}, 1)}
 }
@@ -163,19 +156,13 @@ func (f *fleet) gotCopies() (all []*served) {
 	return all
 }
 
-// sum is what all loops have done, and what went wrong with any.
-func (f *fleet) sum() (t total, err error) {
+// sum is how many events have died, copies of shadow routes left out, and what went wrong with any loop.
+func (f *fleet) sum() (died int, err error) {
 	for _, l := range f.ended {
-		t.died += l.summary.Failed + l.summary.Dead
-		t.full = t.full || f.run.o.maxEvents > 0 && l.summary.Sent >= f.run.o.maxEvents
-		if held := l.summary.Held; held != "" && t.held == "" {
-			if t.held = held; l.key != "" {
-				t.held = l.shown() + ": " + held
-			}
-		}
+		died += l.summary.Failed + l.summary.Dead - l.summary.Shadows
 		err = errors.Join(err, l.err)
 	}
-	return t, err
+	return died, err
 }
 
 // declare says in the database how a destination's events are ordered, before any of them is claimed.

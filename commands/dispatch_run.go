@@ -175,8 +175,7 @@ func (r *dispatchRun) deliver(ctx context.Context, db *pgxpool.Pool) error {
 		fleet.wait()
 	}
 	r.bar.end()
-	total, err := fleet.sum()
-	return r.verdict(ctx, db, total, err)
+	return r.verdict(ctx, db, fleet)
 }
 
 // heart is this process as others see it.
@@ -298,32 +297,6 @@ func (r *dispatchRun) sumUp(served *served, s outbox.Summary) {
 		"released", s.Released, "lost", s.Lost,
 		"events_per_second", int(s.Rate()), "took", s.Took.Round(time.Millisecond),
 		"p50", s.Latency.Quantile(0.5).Round(10*time.Microsecond), "p99", s.Latency.Quantile(0.99).Round(10*time.Microsecond))
-}
-
-// verdict is the exit of a run that came to its end.
-func (r *dispatchRun) verdict(ctx context.Context, db *pgxpool.Pool, s total, err error) error {
-	switch {
-	case r.kill.Err() != nil:
-		return context.Cause(r.kill)
-	case err != nil:
-		return err
-	case errors.Is(context.Cause(ctx), errNoReader):
-		return errNoReader
-	case s.died > 0 && r.o.once:
-		return quietly(exitAttention)
-	case s.held != "" && r.due(context.WithoutCancel(ctx), db, 1) > 0:
-		r.log.Warn("work is left: " + s.held)
-		return quietly(exitAttention)
-	case r.cutShort(ctx, s) && r.due(context.WithoutCancel(ctx), db, 1) > 0:
-		r.log.Warn("work is left: stopped by --max-duration or --max-events")
-		return quietly(exitAttention)
-	}
-	return nil
-}
-
-// cutShort reports whether the run ended by a limit rather than for want of work.
-func (r *dispatchRun) cutShort(ctx context.Context, s total) bool {
-	return errors.Is(context.Cause(ctx), errMaxDuration) || s.full
 }
 
 // steps is the number of events a bar would begin with; nobody counts them when there is none.

@@ -141,7 +141,7 @@ const claimedColumnsSQL = `o.id, coalesce(o.source_id, 0) as source_id, o.tenant
 	          case when octet_length(o.payload_bytes) <= 65536 then o.payload_bytes end as payload_bytes,
 	          coalesce(octet_length(o.payload_bytes), 0) as size,
 	          o.payload is null as is_binary, o.attempts, o.created_at,
-	          coalesce(o.next_attempt_at, o.available_at) as due`
+	          coalesce(o.next_attempt_at, o.available_at) as due, o.origin like 'shadow%' as shadow`
 
 // payloadSQL reads what a claim left behind because it is large: a batch of such payloads would fill
 // the memory.
@@ -212,7 +212,7 @@ func (c *claimed) scan(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-const walkColumns, eventColumns = 4, 16
+const walkColumns, eventColumns = 4, 17
 
 // scanEvent reads an event from a row with other columns before it and more behind.
 func scanEvent(rows pgx.Rows, before int, more ...any) (ev Event, err error) {
@@ -220,7 +220,7 @@ func scanEvent(rows pgx.Rows, before int, more ...any) (ev Event, err error) {
 	columns := append(make([]any, before, before+eventColumns+len(more)),
 		&ev.ID, &ev.SourceID, &ev.TenantID, &ev.AggregateType, &ev.AggregateID,
 		&ev.Type, &ev.SchemaVersion, (*[16]byte)(&ev.Key), &headers,
-		&ev.Payload, &binary, &ev.Size, &ev.Binary, &ev.Attempts, (*moment)(&ev.CreatedAt), (*moment)(&ev.Due))
+		&ev.Payload, &binary, &ev.Size, &ev.Binary, &ev.Attempts, (*moment)(&ev.CreatedAt), (*moment)(&ev.Due), &ev.Shadow)
 	if err := rows.Scan(append(columns, more...)...); err != nil {
 		return ev, err
 	}

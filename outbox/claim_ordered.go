@@ -176,7 +176,7 @@ select tenant_id
 // had in hand before.
 const claimedSQL = `
 select ` + claimedColumnsSQL + `,
-       o.attempts = 1 and o.next_attempt_at is null and o.origin not like 'replay:%' as first_sight
+       o.attempts = 1 and o.next_attempt_at is null and o.origin not like '%replay:%' as first_sight
   from {schema}.outbox o
  where o.id = any ($1::bigint[])
    and o.lease = $2`

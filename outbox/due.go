@@ -45,3 +45,25 @@ func (s *Store) Due(ctx context.Context, destination string, only Selection, lim
 	}
 	return counts, nil
 }
+
+const waitsSQL = `
+select exists (select
+                 from {schema}.outbox o -- outbox_due
+                where o.destination = @destination
+                  and o.finished_at is null
+                  and coalesce(o.next_attempt_at, o.available_at) <= now()
+                  and (o.lease_until is null or o.lease_until < now())
+                  and o.origin not like 'shadow%'/*types*//*tenants*/)`
+
+// Waits reports whether a claim could take an event from a destination now, shadow copies left out.
+func (s *Store) Waits(ctx context.Context, destination string, only Selection) (waits bool, err error) {
+	err = s.inTx(ctx, statsLimits, func(tx pgx.Tx) error {
+		args := only.args()
+		args["destination"] = destination
+		return tx.QueryRow(ctx, s.sql(only.narrow(waitsSQL)), args).Scan(&waits)
+	})
+	if err != nil {
+		return false, fmt.Errorf("what waits: %w", err)
+	}
+	return waits, nil
+}

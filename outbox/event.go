@@ -54,6 +54,7 @@ type Event struct {
 	Invalid   string    // why the row cannot be sent, "" when it can
 	Size      int       // of the payload in bytes; 0 also when it is Deferred and not known yet
 	Late      bool      // a later event of its aggregate was sent before this one could be seen; see [Ordering]
+	Shadow    bool      // a copy that a shadow route made, see [ShadowOrigin]
 	Deferred  bool      // the payload is large and is read just before it is sent; Payload is nil until then
 }
 

@@ -35,6 +35,7 @@ const (
 // replaySQL makes an event that has ended as new: the key stays, and so do the attempts' history and
 // the time when it happened, which goes into its headers. next_attempt_at is null so that
 // available_at decides. An open event is moved as it is; what it waited for was the other destination.
+// A shadow stays one.
 const replaySQL = `
 	update {schema}.outbox o
 	   set status = 'pending',
@@ -54,7 +55,7 @@ const replaySQL = `
 	                      then o.headers || jsonb_build_object('occurred_at',
 	                                          to_char(o.created_at at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.US"Z"'))
 	                      else o.headers end,
-	       origin = 'replay:' || @operation::bigint,
+	       origin = case when o.origin like 'shadow%' then 'shadow ' else '' end || 'replay:' || @operation::bigint,
 	       updated_at = clock_timestamp()
 	  from (select id, greatest(@due::timestamptz, now()) + place * @gap::bigint * interval '1 microsecond' as due
 	          from touched) t

@@ -29,7 +29,8 @@ func (s *Store) Router(routes Routes) *Router { return &Router{Routes: routes, s
 // KindUnrouted is the error_kind of an open event that no route wants.
 const KindUnrouted = "unrouted"
 
-// ShadowOrigin marks the copies that shadow routes make: what becomes of them touches no event.
+// ShadowOrigin begins the origin of the copies that shadow routes make: what becomes of them touches no
+// event.
 const ShadowOrigin = "shadow"
 
 const (
@@ -362,6 +363,22 @@ func (r *Router) apply(ctx context.Context, tx pgx.Tx, b *routing) error {
 		batch.Queue(newsSQL, r.store.Channel(), names)
 	}
 	return tx.SendBatch(ctx, &batch).Close()
+}
+
+const unlookedSQL = `
+select exists (select
+                 from {schema}.outbox -- outbox_unrouted
+                where destination = ''
+                  and finished_at is null
+                  and next_attempt_at is null)`
+
+// Waits reports whether there are events that no router has looked at.
+func (r *Router) Waits(ctx context.Context) (waits bool, err error) {
+	err = r.store.inTx(ctx, statsLimits, func(tx pgx.Tx) error { return tx.QueryRow(ctx, r.store.sql(unlookedSQL)).Scan(&waits) })
+	if err != nil {
+		return false, fmt.Errorf("what waits for a router: %w", err)
+	}
+	return waits, nil
 }
 
 // reviewSQL makes events that were looked at due for another look.

@@ -12,6 +12,7 @@ type Summary struct {
 	Retried   int // attempts that failed and will be made again
 	Failed    int // events whose attempts are spent
 	Dead      int // dead letters
+	Shadows   int // of Failed and Dead, copies that shadow routes made
 	Released  int // claimed, not sent, given back
 	Lost      int // outcomes that changed nothing because the lease was lost
 	Late      int // events sent after a later one of their aggregate, for they could not be seen before
@@ -29,7 +30,11 @@ func (s *Summary) count(r Report) {
 	if r.Event != nil && r.Event.Late && !r.Outcome.Refund {
 		s.Late++
 	}
-	switch out := r.Outcome; {
+	out := r.Outcome
+	if r.Event != nil && r.Event.Shadow && !r.Lost && (out.Status == Failed || out.Status == DeadLetter) {
+		s.Shadows++
+	}
+	switch {
 	case r.Lost:
 		s.Lost++
 	case out.Status == Delivered:
