@@ -185,9 +185,10 @@ func (o *checkOptions) checkErrors(st *outbox.Stats) checked {
 	window := printDuration(st.Window)
 	worst := newChecked("errors", &o.errorRate, st.ErrorShare(), "%s of %s in %s failed", percent(st.ErrorShare()), counted(st.Attempts, "attempt"), window)
 	for _, d := range st.Destinations {
-		if share := d.ErrorShare(); d.Attempts >= enoughAttempts && o.errorRate.judge(share) > worst.state {
+		load := d.Judged()
+		if share := load.ErrorShare(); load.Attempts >= enoughAttempts && o.errorRate.judge(share) > worst.state {
 			worst = newChecked("errors", &o.errorRate, share, "%s of %s to %s in %s failed (%s)",
-				percent(share), counted(d.Attempts, "attempt"), cell(destinationName(d.Name)), window, cell(worstAnswer(d.Answers)))
+				percent(share), counted(load.Attempts, "attempt"), cell(destinationName(d.Name)), window, cell(worstAnswer(load.Answers)))
 		}
 	}
 	return worst

@@ -162,8 +162,10 @@ func destinationMetrics(st *outbox.Stats) []metric {
 	for _, d := range st.Destinations {
 		label := []string{"destination", destinationName(d.Name)}
 		counts := []int64{open: d.Open(), due: d.Due, oldest: 0, attempts: d.Attempts, errors: d.Errors}
+		load := d.Judged()
+		judged := []int64{open: load.Open(), due: load.Due, oldest: 0, attempts: load.Attempts, errors: load.Errors}
 		for i, n := range counts {
-			rest[i] -= n
+			rest[i] -= judged[i]
 			if i != oldest {
 				all[i].add(float64(n), label...)
 			}

@@ -16,6 +16,34 @@ type AnswerStats struct {
 	N    int64
 }
 
+// Tally counts attempts.
+type Tally struct {
+	Attempts int64
+	Errors   int64         // of these, not delivered
+	Answers  []AnswerStats // of these, the most frequent first
+	latency  time.Duration // of all of them
+}
+
+// ErrorShare is the share of attempts that did not deliver, 0..1.
+func (t *Tally) ErrorShare() float64 { return share(t.Errors, t.Attempts) }
+
+// Latency is the mean of the attempts.
+func (t *Tally) Latency() time.Duration {
+	if t.Attempts == 0 {
+		return 0
+	}
+	return t.latency / time.Duration(t.Attempts)
+}
+
+func (t *Tally) add(a AnswerStats, latency time.Duration) {
+	count(&t.Answers, a)
+	t.Attempts += a.N
+	if a.Kind != "" {
+		t.Errors += a.N
+	}
+	t.latency += latency
+}
+
 // Tries counts attempts by their number, which stands for itself up to 20, for 20 and more there.
 type Tries struct {
 	Delivered map[int]int64 // attempts until success
@@ -25,13 +53,13 @@ type Tries struct {
 
 // attemptSQL leaves out deliveries that a shutdown cut off: they say nothing about the destination.
 const attemptSQL = `
-select destination, outcome, error_kind, error_code, attempt, sum(n)::bigint,
+select destination, shadow, outcome, error_kind, error_code, attempt, sum(n)::bigint,
        coalesce(extract(epoch from sum(latency)), 0)::float8
   from {schema}.outbox_rollup -- outbox_rollup_pkey
  where minute > now() - @window::bigint * interval '1 microsecond'
    and error_kind <> 'shutdown'
- group by destination, outcome, error_kind, error_code, attempt
- order by destination, outcome, error_kind, error_code, attempt`
+ group by destination, shadow, outcome, error_kind, error_code, attempt
+ order by destination, shadow, outcome, error_kind, error_code, attempt`
 
 // attemptStats sums up what was attempted in the window: for all, by destination, by answer and by the
 // attempt's number.
@@ -42,27 +70,26 @@ func (s *Store) attemptStats(ctx context.Context, tx pgx.Tx, look Look, st *Stat
 	}
 	st.Tries = Tries{Delivered: map[int]int64{}, Retried: map[int]int64{}, Ended: map[int]int64{}}
 	var destination string
+	var shadow bool
 	var outcome Status
 	var attempt int
 	var latency float64
 	var a AnswerStats
-	_, err = pgx.ForEachRow(rows, []any{&destination, &outcome, &a.Kind, &a.Code, &attempt, &a.N, &latency}, func() error {
+	_, err = pgx.ForEachRow(rows, []any{&destination, &shadow, &outcome, &a.Kind, &a.Code, &attempt, &a.N, &latency}, func() error {
 		d := st.destination(destination)
-		count(&st.Answers, a)
-		count(&d.Answers, a)
-		st.Attempts += a.N
-		d.Attempts += a.N
-		if a.Kind != "" {
-			st.Errors += a.N
-			d.Errors += a.N
+		d.Tally.add(a, seconds(latency))
+		if shadow {
+			return nil
 		}
-		d.latency += seconds(latency)
+		d.judged.Tally.add(a, seconds(latency))
+		st.Tally.add(a, seconds(latency))
 		st.Tries.add(outcome, attempt, a.N)
 		return nil
 	})
 	sortAnswers(st.Answers)
 	for _, d := range st.Destinations {
 		sortAnswers(d.Answers)
+		sortAnswers(d.judged.Answers)
 	}
 	return err
 }
@@ -100,6 +127,7 @@ select coalesce((select greatest(extract(epoch from now() - minute), 0)
                    from {schema}.outbox_rollup -- outbox_rollup_pkey
                   where minute > now() - interval '1 day'
                     and outcome = 'delivered'
+                    and not shadow
                   order by minute desc
                   limit 1), -1)::float8`
 
@@ -114,7 +142,8 @@ const buriedSQL = `
 select coalesce(sum(n) filter (where outcome = 'failed'), 0)::bigint, coalesce(sum(n) filter (where outcome = 'dead_letter'), 0)::bigint
   from {schema}.outbox_rollup -- outbox_rollup_pkey
  where minute > now() - interval '1 hour'
-   and outcome in ('failed', 'dead_letter')`
+   and outcome in ('failed', 'dead_letter')
+   and not shadow`
 
 func (s *Store) buriedStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stats) error {
 	var failed, dead int64
@@ -124,10 +153,12 @@ func (s *Store) buriedStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stats) e
 }
 
 // Drain is how long the backlog of due events will take at the rates of the last five minutes:
-// 0 when there is none, less than 0 when it does not shrink.
+// 0 when there is none, less than 0 when it does not shrink. Shadow copies are created and delivered like
+// others.
 func (st *Stats) Drain() time.Duration {
 	const span = "5m"
-	backlog, shrinks := st.Due+st.Status[InProgress], st.Delivered[span]-st.Created[span]
+	all := st.Depth.and(st.shadows)
+	backlog, shrinks := all.Due+all.Status[InProgress], st.Delivered[span]+st.shadowsDelivered-st.Created[span]
 	switch {
 	case backlog == 0:
 		return 0

@@ -194,7 +194,7 @@ rolled as (
 	select date_trunc('minute', clock_timestamp()), 0, destination, event_type, status, coalesce(error_kind, ''), coalesce(error_code, 0),
 	       least(attempts, 20)::smallint, count(*), sum(latency) * interval '1 microsecond', sum(clock_timestamp() - created_at)
 	  from done where refund = 0 or status <> 'pending' group by 1, 2, 3, 4, 5, 6, 7, 8 order by 1, 2, 3, 4, 5, 6, 7, 8
-	on conflict (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt)
+	on conflict (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt, shadow)
 	do update set n = r.n + excluded.n, latency = r.latency + excluded.latency, age = r.age + excluded.age)
 select id from done`
 )

@@ -30,6 +30,7 @@ select date_trunc('hour', minute, 'UTC') as hour,
   from {schema}.outbox_rollup -- outbox_rollup_pkey
  where minute > now() - @window::bigint * interval '1 microsecond'
    and error_kind <> 'shutdown'
+   and not shadow
  group by hour
 having sum(n) > 0
  order by hour desc
@@ -98,6 +99,7 @@ select least(attempts, 20), count(*)
   from (select attempts
           from {schema}.outbox -- outbox_lag
          where finished_at is null
+           and origin not like 'shadow%'
          limit @open) o
  group by 1`
 
@@ -106,6 +108,7 @@ select attempt, outcome, sum(n)::bigint
   from {schema}.outbox_rollup -- outbox_rollup_pkey
  where minute > now() - @window::bigint * interval '1 microsecond'
    and error_kind <> 'shutdown'
+   and not shadow
  group by attempt, outcome`
 )
 

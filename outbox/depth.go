@@ -72,12 +72,12 @@ with part as (
 union all
 /*finished*/),
 cell as (
-	select destination, tenant_id, event_type, status, state, weight, count(*) * weight as n, min(mark) as mark
+	select destination, tenant_id, event_type, shadow, status, state, weight, count(*) * weight as n, min(mark) as mark
 	  from part
-	 group by destination, tenant_id, event_type, status, state, weight
+	 group by destination, tenant_id, event_type, shadow, status, state, weight
 	offset 0),
 ranked as (
-	select grouping(destination, tenant_id, event_type) as kind, coalesce(destination, tenant_id, event_type, '') as name,
+	select grouping(destination, tenant_id, event_type) as kind, coalesce(destination, tenant_id, event_type, '') as name, shadow,
 	       coalesce(sum(n) filter (where status = 'pending'), 0) as pending,
 	       coalesce(sum(n) filter (where status = 'in_progress'), 0) as in_progress,
 	       coalesce(sum(n) filter (where status = 'delivered'), 0) as delivered,
@@ -93,32 +93,32 @@ ranked as (
 	       now() - min(mark) filter (where state = 'lapsed') as oldest_lapsed,
 	       now() - min(mark) filter (where state = 'leased') as oldest_in_progress,
 	       min(mark) filter (where state in ('retrying', 'future')) - now() as next_due,
-	       row_number() over (partition by grouping(destination, tenant_id, event_type)
+	       row_number() over (partition by grouping(destination, tenant_id, event_type), shadow
 	                              order by sum(n) filter (where state <> '') desc nulls last, sum(n) desc,
 	                                       destination, tenant_id, event_type) as place,
-	       count(*) over (partition by grouping(destination, tenant_id, event_type)) as of
+	       count(*) over (partition by grouping(destination, tenant_id, event_type), shadow) as of
 	  from cell
-	 group by grouping sets ((destination), (tenant_id), (event_type), ()))
-select kind, name, pending::bigint, in_progress::bigint, delivered::bigint, failed::bigint, dead_letter::bigint, discarded::bigint,
+	 group by grouping sets ((destination, shadow), (tenant_id, shadow), (event_type, shadow), (shadow)))
+select kind, name, shadow, pending::bigint, in_progress::bigint, delivered::bigint, failed::bigint, dead_letter::bigint, discarded::bigint,
        due::bigint, lapsed::bigint, retrying::bigint, future::bigint, unrouted::bigint,
        greatest(extract(epoch from oldest_due), 0)::float8, greatest(extract(epoch from oldest_lapsed), 0)::float8,
        greatest(extract(epoch from oldest_in_progress), 0)::float8, greatest(extract(epoch from next_due), 0)::float8, of
   from ranked
  where place <= case kind when @destinations then greatest(@top, 1000) else @top end
- order by kind, place`
+ order by kind, shadow, place`
 
 	openSQL = `
-	(select destination, tenant_id, event_type, status, /*state*/, @open_weight::float8 as weight
+	(select destination, tenant_id, event_type, origin like 'shadow%' as shadow, status, /*state*/, @open_weight::float8 as weight
 	   from {schema}.outbox /*sample*/-- outbox_lag
 	  where finished_at is null)`
 
 	finishedSQL = `
-	(select destination, tenant_id, event_type, status, '', null, 1
+	(select destination, tenant_id, event_type, origin like 'shadow%', status, '', null, 1
 	   from {schema}.outbox -- outbox_done
 	  where finished_at is not null)`
 
 	graveyardSQL = `
-	(select destination, tenant_id, event_type, status, '', null, @finished_weight::float8
+	(select destination, tenant_id, event_type, origin like 'shadow%', status, '', null, @finished_weight::float8
 	   from {schema}.outbox /*sample*/-- outbox_graveyard
 	  where finished_at is not null
 	    and error_kind is not null)`
@@ -173,8 +173,9 @@ func (s *Store) depthStats(ctx context.Context, tx pgx.Tx, look Look, st *Stats)
 	if _, err := tx.Exec(ctx, byIndexSQL); err != nil || !st.Estimated {
 		return err
 	}
-	gone := st.Status[Failed] + st.Status[DeadLetter] + st.Status[Discarded]
-	st.Status[Delivered] = max(max(size-st.Open(), finished)-gone, 0)
+	all := st.Depth.and(st.shadows)
+	gone := all.Status[Failed] + all.Status[DeadLetter] + all.Status[Discarded]
+	st.Status[Delivered] = max(max(size-all.Open(), finished)-gone, 0)
 	return nil
 }
 
@@ -183,6 +184,7 @@ const (
 	byDestination = 0b011
 	byTenant      = 0b101
 	byEventType   = 0b110
+	ofAll         = 0b111
 )
 
 func (s *Store) countDepth(ctx context.Context, tx pgx.Tx, sql string, args pgx.NamedArgs, st *Stats) error {
@@ -190,12 +192,17 @@ func (s *Store) countDepth(ctx context.Context, tx pgx.Tx, sql string, args pgx.
 	if err != nil {
 		return err
 	}
+	st.Depth.Status = map[Status]int64{}
+	for _, status := range Statuses() {
+		st.Status[status] = 0
+	}
 	var kind, of int
 	var name string
+	var shadow bool
 	counts := make([]int64, len(Statuses()))
 	var due, lapsed, retrying, future, unrouted int64
 	var oldestDue, oldestLapsed, oldestInProgress, nextDue float64
-	into := []any{&kind, &name}
+	into := []any{&kind, &name, &shadow}
 	for i := range counts {
 		into = append(into, &counts[i])
 	}
@@ -209,22 +216,47 @@ func (s *Store) countDepth(ctx context.Context, tx pgx.Tx, sql string, args pgx.
 		for i, status := range Statuses() {
 			d.Status[status] = counts[i]
 		}
-		st.place(kind, of, d)
+		st.place(kind, of, d, shadow)
 		return nil
 	})
 	return err
 }
 
-// place puts a depth where it belongs.
-func (st *Stats) place(kind, of int, d Depth) {
-	switch kind {
-	case byDestination:
-		st.Destinations = append(st.Destinations, DestinationStats{Depth: d})
-	case byTenant:
+// place puts a depth where it belongs. That of shadow copies belongs to their destination alone.
+func (st *Stats) place(kind, of int, d Depth, shadow bool) {
+	switch {
+	case kind == byDestination:
+		at := st.destination(d.Name)
+		at.Depth = at.Depth.and(d)
+		if !shadow {
+			at.judged.Depth = d
+		}
+	case shadow && kind == ofAll:
+		st.shadows = d
+	case shadow:
+	case kind == byTenant:
 		st.Tenants.Top, st.Tenants.Of = append(st.Tenants.Top, d), of
-	case byEventType:
+	case kind == byEventType:
 		st.EventTypes.Top, st.EventTypes.Of = append(st.EventTypes.Top, d), of
 	default:
 		st.Depth, st.Unrouted = d, d.unrouted
+	}
+}
+
+// and counts the events of both.
+func (d Depth) and(o Depth) Depth {
+	status := map[Status]int64{}
+	for _, s := range Statuses() {
+		status[s] = d.Status[s] + o.Status[s]
+	}
+	next := max(d.NextDue, o.NextDue)
+	if d.NextDue > 0 && o.NextDue > 0 {
+		next = min(d.NextDue, o.NextDue)
+	}
+	return Depth{
+		Name: d.Name, Status: status, Due: d.Due + o.Due, Lapsed: d.Lapsed + o.Lapsed, Retrying: d.Retrying + o.Retrying,
+		Future: d.Future + o.Future, unrouted: d.unrouted + o.unrouted, NextDue: next,
+		OldestDue: max(d.OldestDue, o.OldestDue), OldestLapsed: max(d.OldestLapsed, o.OldestLapsed),
+		OldestInProgress: max(d.OldestInProgress, o.OldestInProgress),
 	}
 }

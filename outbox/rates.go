@@ -11,14 +11,17 @@ const rateSQL = `
 select w.name,
        coalesce(sum(r.n * least(1, extract(epoch from r.minute + interval '1 minute' - (now() - w.span)) / 60)), 0)::float8
          / (extract(epoch from w.span) / 60)::float8
-  from (values ('1m', interval '1 minute'), ('5m', interval '5 minutes'), ('15m', interval '15 minutes')) w(name, span)
+  from (values ('1m', interval '1 minute'), ('5m', interval '5 minutes'), ('15m', interval '15 minutes'), ('shadows', interval '5 minutes')) w(name, span)
   left join {schema}.outbox_rollup r -- outbox_rollup_pkey
     on r.minute > now() - w.span - interval '1 minute'
    and r.outcome = 'delivered'
+   and r.shadow = (w.name = 'shadows')
  group by w.name, w.span`
 
 func (s *Store) rateStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stats) (err error) {
 	st.Delivered, err = s.perMinute(ctx, tx, rateSQL)
+	st.shadowsDelivered = st.Delivered["shadows"]
+	delete(st.Delivered, "shadows")
 	return err
 }
 

@@ -19,24 +19,21 @@ type DestinationStats struct {
 	Paused      bool
 	PausedUntil *time.Time // nil = until somebody resumes it
 	Reason      string
-	Tenants     []Paused      // that are paused there, by name
-	Served      bool          // by a dispatcher that is alive
-	Attempts    int64         // made in Stats.Window
-	Errors      int64         // of these, not delivered
-	Answers     []AnswerStats // of these, the most frequent first
-	latency     time.Duration // of all of them
+	Tenants     []Paused // that are paused there, by name
+	Served      bool     // by a dispatcher that is alive
+	Tally                // of the attempts made in Stats.Window
+
+	judged Load
 }
 
-// ErrorShare is the share of attempts in the window that did not deliver, 0..1.
-func (d *DestinationStats) ErrorShare() float64 { return share(d.Errors, d.Attempts) }
-
-// Latency is the mean of the attempts in the window.
-func (d *DestinationStats) Latency() time.Duration {
-	if d.Attempts == 0 {
-		return 0
-	}
-	return d.latency / time.Duration(d.Attempts)
+// Load is what a destination has to do and has done.
+type Load struct {
+	Depth
+	Tally
 }
+
+// Judged is the load without the copies that shadow routes made, which no alarm is about.
+func (d *DestinationStats) Judged() *Load { return &d.judged }
 
 // DispatcherStats is a dispatcher that was seen within [DeadAfter].
 type DispatcherStats struct {
@@ -181,9 +178,12 @@ func (st *Stats) finish(top int) {
 const Patience = 2 * time.Minute
 
 // Unserved are the destinations with events that have been due for longer than [Patience] and that no
-// dispatcher alive delivers to, nor has anybody paused them.
-func (st *Stats) Unserved() []DestinationStats {
-	return slices.DeleteFunc(slices.Clone(st.Destinations), func(d DestinationStats) bool {
-		return d.Served || d.Paused || d.OldestDue <= Patience
-	})
+// dispatcher alive delivers to, nor has anybody paused them. Shadow copies are left out.
+func (st *Stats) Unserved() (all []DestinationStats) {
+	for _, d := range st.Destinations {
+		if d.Depth = d.judged.Depth; !d.Served && !d.Paused && d.OldestDue > Patience {
+			all = append(all, d)
+		}
+	}
+	return all
 }

@@ -39,7 +39,7 @@ done as (
 	  from v
 	 where o.id = v.id
 	   and o.lease = v.lease
-	returning o.id, o.destination, o.event_type, o.attempts, o.created_at,
+	returning o.id, o.destination, o.event_type, o.attempts, o.created_at, o.origin like 'shadow%' as shadow,
 	          v.lease, v.status, v.refund, v.error, v.error_kind, v.error_code, v.latency),
 history as (
 	insert into {schema}.outbox_attempts
@@ -51,16 +51,16 @@ history as (
 	   and (refund = 0 or status <> 'pending')),
 rolled as (
 	insert into {schema}.outbox_rollup as r
-	       (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt, n, latency, age)
+	       (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt, shadow, n, latency, age)
 	select date_trunc('minute', now()), @slot::smallint, g.*
-	  from (select destination, event_type, status, error_kind, error_code, least(attempts, 20)::smallint as attempt,
+	  from (select destination, event_type, status, error_kind, error_code, least(attempts, 20)::smallint as attempt, shadow,
 	               count(*), sum(latency) * interval '1 microsecond', sum(now() - least(greatest(created_at, now() - interval '1 year'), now()))
 	          from done
 	         where refund = 0 or status <> 'pending'
-	         group by 1, 2, 3, 4, 5, 6
+	         group by 1, 2, 3, 4, 5, 6, 7
 	        offset 0) g -- so that few groups are sorted, not many rows
-	 order by destination, event_type, status, error_kind, error_code, attempt
-	on conflict (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt)
+	 order by destination, event_type, status, error_kind, error_code, attempt, shadow
+	on conflict (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt, shadow)
 	do update set n = r.n + excluded.n, latency = r.latency + excluded.latency, age = r.age + excluded.age)/*copies*/
 select id, lease from done`
 

@@ -17,7 +17,7 @@ type Look struct {
 
 // Stats is the outbox at one moment, by the database's clock.
 type Stats struct {
-	Depth                       // of all events
+	Depth                       // of all events; shadow copies count under their destination alone
 	Estimated     bool          // the delivered are an estimate from the table's size
 	OpenEstimated bool          // the open ones are, too: there are more than half a million
 	Lag           time.Duration // age of the oldest event that is past its available_at and not finished
@@ -33,15 +33,13 @@ type Stats struct {
 	LastDelivered time.Duration      // since the minute of the last delivery; < 0 = none within a day
 	Buried        map[Status]int64   // failed and dead_letter, in the last hour
 	Window        time.Duration
-	Attempts      int64         // made in Window
-	Errors        int64         // of these, not delivered
-	Answers       []AnswerStats // of these, the most frequent first
-	Tries         Tries         // of these
+	Tally               // of the attempts made in Window
+	Tries         Tries // of these
 	Database      DatabaseStats
-}
 
-// ErrorShare is the share of attempts in the window that did not deliver, 0..1.
-func (s *Stats) ErrorShare() float64 { return share(s.Errors, s.Attempts) }
+	shadows          Depth   // of all shadow copies
+	shadowsDelivered float64 // of them, per minute over "5m"
+}
 
 func share(part, whole int64) float64 {
 	if whole == 0 {
@@ -93,7 +91,7 @@ select coalesce(extract(epoch from now() - (
            from {schema}.outbox -- outbox_lag
           where finished_at is null
             and available_at <= now()
-            and origin <> 'shadow')), 0)::float8`
+            and origin not like 'shadow%')), 0)::float8`
 
 func (s *Store) lagStats(ctx context.Context, tx pgx.Tx, _ Look, st *Stats) error {
 	var lag float64

@@ -60,7 +60,7 @@ func TestStatsOfAnEmptyOutbox(t *testing.T) {
 
 // theirs leaves out what the server has to say, and what only the store knows.
 var theirs = cmp.Options{
-	cmpopts.IgnoreUnexported(outbox.Depth{}, outbox.DestinationStats{}),
+	cmpopts.IgnoreUnexported(outbox.Stats{}, outbox.Depth{}, outbox.DestinationStats{}, outbox.Tally{}),
 	cmpopts.IgnoreFields(outbox.Stats{}, "Database"),
 	cmpopts.EquateEmpty(),
 	cmpopts.EquateApproxTime(0),
@@ -308,7 +308,7 @@ func TestStatsUnserved(t *testing.T) {
 }
 
 // A row that a router has looked at and left is unrouted; one that a dispatcher of the default
-// destination has released is not. A shadow's copy waits without lag.
+// destination has released is not.
 func TestStatsUnrouted(t *testing.T) {
 	t.Parallel()
 	db := outboxtest.DB(t)
@@ -317,10 +317,65 @@ func TestStatsUnrouted(t *testing.T) {
 	exec(t, db, `update outbox set next_attempt_at = now() where id = 1`)
 	insert(t, db, 1)
 	exec(t, db, `update outbox set next_attempt_at = now() + interval '1 minute' where event_type = 'order.created'`)
-	exec(t, db, `update outbox set available_at = now() - interval '1 hour' where origin = 'shadow'`)
+	if st := stats(t, db); st.Unrouted != 2 || st.Due != 0 {
+		t.Errorf("%d unrouted, %d due; want 2, and none", st.Unrouted, st.Due)
+	}
+}
+
+// Shadow copies, also those that are sent again, count under their destination and nowhere else, also where it
+// has events of its own.
+func TestStatsCountShadowsUnderTheirDestinationAlone(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	db := outboxtest.DB(t)
+	emit(t, db, "/1/email.shadowed", "/2/email.shadowed", "/3/email.shadowed", "/4/email.shadowed")
+	step(t, router(db), 4)
+	exec(t, db, `update outbox set origin = 'shadow replay:7' where destination = 'staging' and source_id = 2`)
+	exec(t, db, `update outbox set available_at = now() - interval '1 hour' where destination = 'staging'`)
+	exec(t, db, `update outbox set available_at = now() + interval '1 hour' where destination = 'staging' and source_id = 4`)
+	exec(t, db, `update outbox set status = 'in_progress', lease = 'a', lease_until = now() - interval '1 minute', attempts = 1
+		where destination = 'staging' and source_id = 3`)
+	emit(t, db, "/9/order.own")
+	exec(t, db, `update outbox set destination = 'staging' where event_type = 'order.own'`)
+	before := stats(t, db)
+	if got := fmt.Sprint(before.Status[outbox.Pending], before.Due, before.Lapsed, before.Future, before.Tenants.Top[0].Due, before.EventTypes.Top[0].Due, len(before.Unserved())); got != "5 5 0 0 5 4 0" || before.Lag > time.Minute {
+		t.Errorf("the others' depth is %s, lag %s", got, before.Lag)
+	}
+	staging := before.Destinations[0]
+	judged := staging.Judged()
+	if got := fmt.Sprint(staging.Name, staging.Open(), staging.Due, staging.Lapsed, staging.Future, " ", judged.Open(), judged.Due, judged.Lapsed, judged.Future); got != "staging5 4 1 1 1 1 0 0" {
+		t.Errorf("staging is %s", got)
+	}
+	if staging.OldestDue < 59*time.Minute || judged.OldestDue > time.Minute {
+		t.Errorf("the oldest is due for %s, without shadows for %s", staging.OldestDue, judged.OldestDue)
+	}
+	d := newDispatcher(db, sinkFunc(func(_ context.Context, ev outbox.Event) (outbox.Receipt, error) {
+		if ev.Shadow {
+			return outbox.Receipt{}, outbox.Permanent(&outbox.DeliveryError{Kind: "http", Code: 422})
+		}
+		return outbox.Receipt{Text: "200", Code: 200}, nil
+	}))
+	d.Source = outbox.NewStore(db, "public").Queue(outbox.QueueOptions{Destination: "staging", Worker: "a", Lease: d.Lease, MaxAttempts: 10, PollInterval: time.Second})
+	sum := run(t, d)
+	if sum.Dead != 3 || sum.Shadows != 3 || sum.Delivered != 1 {
+		t.Errorf("the run is %+v, want three dead, all of them shadows, and one delivered", sum)
+	}
 	st := stats(t, db)
-	if st.Unrouted != 2 || st.Due != 1 || st.Lag > time.Minute {
-		t.Errorf("%d unrouted, %d due, lag %s; want 2, the shadow's copy, and next to none", st.Unrouted, st.Due, st.Lag)
+	staging = st.Destinations[slices.IndexFunc(st.Destinations, func(d outbox.DestinationStats) bool { return d.Name == "staging" })]
+	judged = staging.Judged()
+	got := fmt.Sprint(st.Status[outbox.DeadLetter], st.Attempts, st.Errors, st.Buried[outbox.DeadLetter], st.Answers, " ",
+		staging.Status[outbox.DeadLetter], staging.Attempts, staging.Errors, " ", judged.Status[outbox.DeadLetter], judged.Attempts, judged.Errors)
+	if want := "0 1 0 0 [{ 200 1}] 3 4 3 0 1 0"; got != want {
+		t.Errorf("stats are %s, want %s", got, want)
+	}
+	store, look := outbox.NewStore(db, "public"), outbox.Look{Window: time.Hour, Top: 10}
+	hours, err := store.StatsByHour(ctx, look)
+	if err != nil || len(hours) != 1 || hours[0].DeadLetters != 0 || hours[0].Delivered != 1 {
+		t.Errorf("StatsByHour() = %+v, %v", hours, err)
+	}
+	failures, err := store.StatsByError(ctx, look)
+	if err != nil || len(failures) != 1 || failures[0].Destination != "staging" || failures[0].N != 3 {
+		t.Errorf("StatsByError() = %+v, %v", failures, err)
 	}
 }
 

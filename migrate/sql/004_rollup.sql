@@ -15,7 +15,8 @@ create table :"schema".outbox_rollup (
   n           bigint      not null,
   latency     interval    not null,                       -- sum over n
   age         interval    not null,                       -- sum over n, since created_at
-  primary key (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt)
+  shadow      boolean     not null default false,         -- copies that shadow routes made
+  primary key (minute, worker, destination, event_type, outcome, error_kind, error_code, attempt, shadow)
 );
 ---- down ----
 drop table :"schema".outbox_rollup;
