@@ -172,6 +172,28 @@ func TestTenantsHaveTheirOwnLimits(t *testing.T) {
 	})
 }
 
+// What is claimed and has not been sent yet has its tokens still in a bucket that nobody has begun.
+func TestTenantRateCountsWhatWaitsToBeSentFirst(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(gate.Limits{Tenants: gate.TenantLimits{
+			TenantLimit: gate.TenantLimit{Rate: 30},
+			Overrides:   map[string]gate.TenantLimit{"both": {Parallel: 10, Rate: 30}},
+		}}, nil)
+		got := map[string]int{}
+		for _, tenant := range []string{"rate", "both"} {
+			for range 3 {
+				n := min(w.room(tenant), 2)
+				w.claim(tenant, n)
+				got[tenant] += n
+			}
+		}
+		if want := map[string]int{"rate": 3, "both": 3}; !cmp.Equal(got, want) {
+			t.Errorf("claimed %v before anything was sent, want %v", got, want)
+		}
+	})
+}
+
 func TestTenantRateOpensAgainWhenItSays(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -49,15 +49,18 @@ func newTenants(l TenantLimits) *tenants {
 }
 
 // room is what a tenant has that was not heard of for a while.
-func (l TenantLimit) room() int {
+func (l TenantLimit) room() int { return l.beside(outbox.Hand{}) }
+
+// beside is the room beside what is in hand, by a bucket that is full: what waits has its tokens in it.
+func (l TenantLimit) beside(h outbox.Hand) int {
 	room := outbox.NoLimit
 	if l.Parallel > 0 {
-		room = l.Parallel
+		room = l.Parallel - h.Waiting - h.Sending
 	}
 	if l.Rate > 0 {
-		room = min(room, burstOf(l.Rate))
+		room = min(room, burstOf(l.Rate)-h.Waiting)
 	}
-	return room
+	return max(room, 0)
 }
 
 // Admit implements [outbox.Gate].
@@ -65,10 +68,9 @@ func (g *tenants) Admit(h outbox.InHand) outbox.Admission {
 	g.sweep()
 	rooms := &outbox.Rooms{Each: g.limits.room(), Of: maps.Clone(g.named)}
 	next := time.Duration(math.MaxInt64)
-	for tenant := range h.Tenants {
-		if limit := g.limits.of(tenant); limit.Parallel > 0 {
-			hand := h.Tenants[tenant]
-			rooms.Of[tenant] = max(min(limit.room(), limit.Parallel-hand.Waiting-hand.Sending), 0)
+	for tenant, hand := range h.Tenants {
+		if limit := g.limits.of(tenant); limit != (TenantLimit{}) {
+			rooms.Of[tenant] = limit.beside(hand)
 		}
 	}
 	for tenant, b := range g.buckets {
