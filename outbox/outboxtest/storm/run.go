@@ -36,6 +36,10 @@ type run struct {
 	cancel context.CancelFunc
 }
 
+// writesOn is how long producers write after the heal: what a recovery is worth is seen of events that come while it
+// lasts.
+const writesOn = 3 * time.Second
+
 // settleWithin is how long after the heal all events have to be finished, beyond which the run ends as it is.
 const settleWithin = 90 * time.Second
 
@@ -130,10 +134,12 @@ func (r *run) play(ctx context.Context) error {
 
 	busy, cancel := context.WithTimeout(ctx, r.plan.Duration)
 	defer cancel()
-	awaitProducers := r.produce(busy)
+	writing, stopWriting := context.WithCancel(ctx)
+	awaitProducers := r.produce(writing)
+	defer awaitProducers()
+	defer stopWriting()
 	awaitOperators := r.operate(busy)
 	r.rage(busy)
-	awaitProducers()
 	awaitOperators()
 	if err := ctx.Err(); err != nil {
 		return err
@@ -141,6 +147,9 @@ func (r *run) play(ctx context.Context) error {
 	if err := r.heal(ctx); err != nil {
 		return err
 	}
+	pause(ctx, nil, writesOn)
+	stopWriting()
+	awaitProducers()
 	if err := r.settle(ctx); err != nil {
 		return err
 	}

@@ -17,6 +17,8 @@ const (
 	sampleEvery  = time.Second
 	sessionEvery = 100 * time.Millisecond
 	idleFor      = 200 * time.Millisecond // in a transaction; beyond, it is kept
+	tickEvery    = 10 * time.Millisecond
+	stalledFor   = 60 * time.Millisecond // between two ticks; beyond, the machine had no time for us, nor for others
 )
 
 // watch looks at the processes from outside while the run lasts.
@@ -32,6 +34,7 @@ func (r *run) newWatch(ctx context.Context) *watch {
 	ctx, w.stop = context.WithCancel(ctx)
 	w.wg.Go(func() { w.sample(ctx) })
 	w.wg.Go(func() { w.sessions(ctx) })
+	w.wg.Go(func() { w.stalls(ctx) })
 	return w
 }
 
@@ -79,6 +82,15 @@ func (w *watch) sessions(ctx context.Context) {
 		})
 		if err == nil {
 			w.run.book.looked(seen)
+		}
+	}
+}
+
+// stalls notes when the machine itself stood still: a process that got no time is none that idles.
+func (w *watch) stalls(ctx context.Context) {
+	for last := time.Now(); pause(ctx, nil, tickEvery); last = time.Now() {
+		if now := time.Now(); now.Sub(last) > stalledFor {
+			add(&w.run.book, &w.run.book.h.Stalls, history.Stall{From: last, To: now})
 		}
 	}
 }

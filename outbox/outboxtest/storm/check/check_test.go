@@ -42,6 +42,13 @@ func TestEachViolationIsFoundByItsInvariantAlone(t *testing.T) {
 			t.command("op-1", 900, `{"done": 1}`, "purge", "--older-than", "100ms", "--archive")
 			t.insert(plain, "1", 0).sent(100).purged("op-1", 1000)
 		}},
+		{"a route is forgotten", "no loss", func(t *tape) {
+			o := t.insert("", "1", 0)
+			o.write.To = []string{plain, orders}
+			st := *o.st
+			st.Dest = plain
+			o.to("d1", 100, st).sent(200)
+		}},
 		{"delivered is written before the request came", "no loss", func(t *tape) {
 			e := t.insert(plain, "1", 0).claimed("d1", 100)
 			e.names = ""

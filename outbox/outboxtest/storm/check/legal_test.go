@@ -128,6 +128,7 @@ func TestWhatOnlyLooksLikeAViolationIsNone(t *testing.T) {
 		}},
 		{"a copy by the router", func(t *tape) {
 			o := t.insert("", "1", 0)
+			o.write.To = []string{plain, orders}
 			c := t.copyOf(o, orders, 100)
 			st := *o.st
 			st.Dest = plain
@@ -205,6 +206,14 @@ func TestWhatOnlyLooksLikeAViolationIsNone(t *testing.T) {
 		{"a session of a stopped process", func(t *tape) {
 			t.fault("stop", "d1", 1000, 5000)
 			t.h.Sessions = append(t.h.Sessions, history.Session{App: "d1", At: at(4000), Since: 2 * time.Second})
+		}},
+		{"a session while another process starts", func(t *tape) {
+			t.kill("d2", 3900)
+			t.h.Sessions = append(t.h.Sessions, history.Session{App: "d1", At: at(4000), Since: 300 * time.Millisecond})
+		}},
+		{"a session on a machine that stood still", func(t *tape) {
+			t.h.Stalls = append(t.h.Stalls, history.Stall{From: at(3800), To: at(3950)})
+			t.h.Sessions = append(t.h.Sessions, history.Session{App: "d1", At: at(4000), Since: 240 * time.Millisecond})
 		}},
 		{"a session of a producer", func(t *tape) {
 			t.h.Processes = append(t.h.Processes, history.Process{Name: "producer", Role: "producer", Began: began})

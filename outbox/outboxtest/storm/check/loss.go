@@ -19,10 +19,26 @@ func judgeLoss(s *story, v *verdict) {
 		if s.lives[w.ID] == nil && len(s.byKey[w.Key]) == 0 {
 			v.wrong("event %s (id %d, committed by %s) is in no table and was never seen there", w.Key, w.ID, clock(w.Known))
 		}
+		s.judgeRouted(w, v)
 	}
 	for _, l := range s.ordered {
 		s.judgeLeaving(l, v)
 		s.judgeDelivered(l, v)
+	}
+}
+
+// judgeRouted: an event that routes take has come to each of its destinations. One that is where it was written has not
+// been routed at all, of which judgeRecovery tells.
+func (s *story) judgeRouted(w *history.Write, v *verdict) {
+	l := s.lives[w.ID]
+	if l == nil || l.lastState() != nil && l.lastState().Dest == w.Dest && !ended(l.lastState()) {
+		return
+	}
+	for _, dest := range w.To {
+		v.saw(1)
+		if !slices.ContainsFunc(s.byKey[w.Key], func(l *life) bool { return l.been(dest) }) && !s.unknown[dest] {
+			v.wrong("event %s (id %d) was never at %q, to which it is routed", w.Key, w.ID, dest)
+		}
 	}
 }
 

@@ -19,6 +19,7 @@ type History struct {
 	Commands    []Command // of operators
 	Looks       int       // at all sessions
 	Sessions    []Session // that were idle in a transaction
+	Stalls      []Stall   // of the machine
 	Secrets     []Secret  // that requests were signed with; nil = they are not signed
 	Rows        []Row     // of outbox and outbox_archive, at the end
 	Attempts    []Attempt // of outbox_attempts, at the end
@@ -181,6 +182,9 @@ type Command struct {
 	Document   []byte `json:",omitempty"` // what -o json printed
 	Words      string // stderr
 }
+
+// Stall is a time in which the runner, which does next to nothing, got no turn: the machine had others to serve.
+type Stall struct{ From, To time.Time }
 
 // Session is one that was seen idle in a transaction; of the run's own tools none is here.
 type Session struct {
