@@ -2,6 +2,7 @@ package main_test
 
 import (
 	"fmt"
+	"os"
 	"strings"
 	"syscall"
 	"testing"
@@ -168,4 +169,35 @@ func TestRoleThatMayNotReplicatePolls(t *testing.T) {
 	d.says("news are heard again")
 	followed(t, db, 1)
 	d.stop()
+}
+
+// What docs/cdc.md gives to Debezium is each event once, without what becomes of it, and needs no more
+// than the role there has.
+func TestPublicationForConnectSendsEachEventOnce(t *testing.T) {
+	t.Parallel()
+	_, url, db := logical(t)
+	text, err := os.ReadFile("../../docs/cdc.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, script, _ := strings.Cut(string(text), "```\ncreate role debezium ")
+	script, _, _ = strings.Cut(script, "```")
+	execute(t, db, "create role debezium "+script)
+	reader := connect(t, strings.Replace(url, "postgres@", "debezium@", 1))
+	execute(t, reader, `select pg_create_logical_replication_slot('outbox_debezium', 'pgoutput')`)
+	insert(t, db, "order.created", 2)
+	execute(t, db, `insert into outbox (source_id, aggregate_type, aggregate_id, event_type, payload, destination)
+		select id, aggregate_type, aggregate_id, event_type, payload, 'crm' from outbox`)
+	r := outboxtest.NewReceiver(t, nil)
+	if code, words := once(t, url, r.URL); code != 0 {
+		t.Fatal(words)
+	}
+	execute(t, db, `delete from outbox`)
+	const messagesSQL = `
+select coalesce(string_agg(chr(get_byte(data, 0)), '' order by n) filter (where get_byte(data, 0) not in (66, 67, 82)), '')
+  from pg_logical_slot_get_binary_changes('outbox_debezium', null, null, 'proto_version', '1', 'publication_names', 'outbox_debezium')
+  with ordinality as m (lsn, xid, data, n)` // but for B, C and R: begin, commit and relation
+	if got := query[string](t, reader, messagesSQL); got != "II" {
+		t.Errorf("Connect would read %q, want two inserts", got)
+	}
 }
