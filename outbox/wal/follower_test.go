@@ -316,10 +316,14 @@ func TestIdleOutboxRetainsNoLog(t *testing.T) {
 	hears(t, heard, "*")
 	exec(t, conn, `create table other (text text)`)
 	written := value[string](t, conn, `select pg_current_wal_lsn()::text`)
-	for range 10 {
+	rounds := 10
+	if os.Getenv("OUTBOXCTL_TEST_LONG") != "" {
+		rounds = 55 // 500 MB
+	}
+	for range rounds {
 		exec(t, conn, `insert into other select repeat(md5(n::text), 30) from generate_series(1, 10000) n`)
 	}
-	if n := value[int64](t, conn, `select pg_current_wal_lsn() - $1::pg_lsn`, written); n < 90<<20 {
+	if n := value[int64](t, conn, `select pg_current_wal_lsn() - $1::pg_lsn`, written); n < int64(rounds)*9<<20 {
 		t.Fatalf("only %d bytes were written: the test proves nothing", n)
 	}
 	exec(t, conn, `checkpoint`) // after which decoding could begin
@@ -439,11 +443,11 @@ func TestFollowerSurvivesALostSlot(t *testing.T) {
 	with(t, conn, "wal")
 	heard, end := follow(t, url, nil)
 	hears(t, heard, "*")
-	exec(t, conn, `create table other (text text)`)
 	exec(t, old, `begin`)
 	exec(t, old, `select pg_current_xact_id()`) // keeps the slot's log from here on
-	for range 6 {
-		exec(t, conn, `insert into other select repeat(md5(n::text), 30) from generate_series(1, 10000) n`)
+	for range 6 {                               // of 16 MB, most of it empty
+		exec(t, conn, `select pg_logical_emit_message(false, 'other', '')`)
+		exec(t, conn, `select pg_switch_wal()`)
 	}
 	exec(t, conn, `checkpoint`)
 	hears(t, heard, "trouble")
