@@ -101,7 +101,8 @@ func TestFailoverIsFollowedByTheLog(t *testing.T) {
 	both := strings.Replace(c.URL("postgres"), "/postgres?", ","+second+"/postgres?", 1)
 
 	r := outboxtest.NewReceiver(t, nil)
-	d := dispatch(t, both, r.URL, "--wake", "wal", "--poll-interval", "60s", "--lease", "5s", "--request-timeout", "1s")
+	// What was claimed as the primary died may wait for its lease to lapse, which polling finds.
+	d := dispatch(t, both, r.URL, "--wake", "wal", "--poll-interval", "5s", "--lease", "5s", "--request-timeout", "1s")
 	followed(t, db, 1)
 	insert(t, db, "order.created", n)
 	r.Wait(t, n/10, patience)
