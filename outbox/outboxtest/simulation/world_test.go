@@ -270,7 +270,7 @@ func (w *world) claim(p *process, want outbox.Want) (mine []*claim, all bool) {
 	for i, r := range rows {
 		events[i] = outbox.Event{ID: r.ID, Attempts: r.Attempts + 1}
 	}
-	if err := w.table.Objection(w.plan.queue, want, events, now, now); err != nil {
+	if err := w.table.Objection(w.plan.queue, want, events, now); err != nil {
 		w.fail(0, "the model's own claim: %v", err)
 	}
 	for _, r := range rows {

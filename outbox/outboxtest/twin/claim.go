@@ -152,9 +152,8 @@ func (t *Table) Take(r *Row, q Queue, lease string, now time.Time) {
 	r.Attempts++
 }
 
-// Objection says what is wrong with a claim that brought these events, at some time between two; nil =
-// nothing. It judges what may be claimed and not which of it: that is the claim's own business.
-func (t *Table) Objection(q Queue, want outbox.Want, events []outbox.Event, from, to time.Time) error {
+// Objection says what is wrong with a claim that brought these events before a time; nil = nothing. It judges what may be claimed and not which of it: that is the claim's own business.
+func (t *Table) Objection(q Queue, want outbox.Want, events []outbox.Event, to time.Time) error {
 	if len(events) > want.N {
 		return fmt.Errorf("%d events were claimed, %d wanted", len(events), want.N)
 	}
@@ -192,7 +191,7 @@ func (t *Table) Objection(q Queue, want outbox.Want, events []outbox.Event, from
 	if !q.Ordered {
 		return nil
 	}
-	return t.disorder(q, want, events, claimed, from)
+	return t.disorder(q, want, events, claimed, to)
 }
 
 // disorder says which claimed event has one before it that was not, or is not alone.

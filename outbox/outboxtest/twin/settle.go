@@ -40,7 +40,7 @@ func (t *Table) Settle(q Queue, out outbox.Outcome, now time.Time) bool {
 
 // record counts an attempt, and keeps it if it did not deliver.
 func (t *Table) record(r *Row, out outbox.Outcome) {
-	t.Counts[Count{r.Destination, r.EventType, out.Status, out.ErrorKind, out.ErrorCode, min(r.Attempts, 20)}]++
+	t.Counts[Count{r.Destination, r.EventType, out.Status, out.ErrorKind, out.ErrorCode, min(r.Attempts, 20), r.isShadow()}]++
 	if out.Status == outbox.Delivered {
 		return
 	}
@@ -56,7 +56,7 @@ func (t *Table) bury(r *Row, destination string, now time.Time) {
 	c := t.find(r.Key, destination)
 	switch {
 	case c == nil:
-		t.insert(now, copyOf(r, destination, origin))
+		t.Insert(now, copyOf(r, destination, origin))
 		t.Rows[len(t.Rows)-1].AvailableAt = now
 	case !c.Leased(now):
 		c.Status, c.Attempts, c.AvailableAt, c.NextAttemptAt = outbox.Pending, 0, now, time.Time{}

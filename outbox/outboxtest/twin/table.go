@@ -63,6 +63,7 @@ type Count struct {
 	Outcome                outbox.Status
 	ErrorKind              string
 	ErrorCode, Attempt     int
+	Shadow                 bool
 }
 
 // Note is a row of outbox_audit.
@@ -82,7 +83,8 @@ type Table struct {
 	Counts   map[Count]int
 	Notes    []Note
 
-	last int64 // id that was given
+	pauses []Paused
+	last   int64 // id that was given
 }
 
 // New returns an empty table.
@@ -94,7 +96,7 @@ func (t *Table) Append(now time.Time, events ...outbox.Event) {
 		if slices.ContainsFunc(t.Rows, func(r *Row) bool { return r.Key == ev.Key }) {
 			continue
 		}
-		t.insert(now, Row{
+		t.Insert(now, Row{
 			TenantID: ev.TenantID, AggregateType: ev.AggregateType, AggregateID: ev.AggregateID, EventType: ev.Type,
 			SchemaVersion: max(ev.SchemaVersion, 1), Key: ev.Key, Destination: ev.Destination, Headers: maps.Clone(ev.Headers),
 			Payload: string(ev.Payload), AvailableAt: ev.AvailableAt,
@@ -102,8 +104,8 @@ func (t *Table) Append(now time.Time, events ...outbox.Event) {
 	}
 }
 
-// insert adds a row with the columns' defaults, unless its destination has the key.
-func (t *Table) insert(now time.Time, r Row) {
+// Insert adds a row with the columns' defaults, unless its destination has the key.
+func (t *Table) Insert(now time.Time, r Row) {
 	if t.find(r.Key, r.Destination) != nil {
 		return
 	}
@@ -154,6 +156,11 @@ func (t *Table) Pass(d time.Duration) {
 			if !at.IsZero() {
 				*at = at.Add(-d)
 			}
+		}
+	}
+	for i := range t.pauses {
+		if at := &t.pauses[i].Until; !at.IsZero() {
+			*at = at.Add(-d)
 		}
 	}
 }
