@@ -46,6 +46,8 @@ func (p *process) sends(ctx context.Context, ev outbox.Event) *call {
 		p.fail(ev.ID, "%s sends event %d, which is paused", p, ev.ID)
 	case p.fate[ev.ID] == oversize || p.fate[ev.ID] == invalid || p.fate[ev.ID] == unreadable:
 		p.fail(ev.ID, "%s sends event %d, which cannot be sent", p, ev.ID)
+	case ev.Attempts-p.shutdowns(ev.ID) > p.plan.policy.MaxAttempts:
+		p.fail(ev.ID, "%s sends event %d, which was claimed %d times", p, ev.ID, ev.Attempts)
 	}
 	p.asksBreaker(ev.ID, handed)
 	p.keepsOrder(c, row)

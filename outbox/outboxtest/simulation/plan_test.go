@@ -34,6 +34,7 @@ type plan struct {
 
 	trouble  int      // of a hundred exchanges, so many go wrong
 	mishaps  bool     // processes crash, stop and are suspended
+	restless bool     // and that all the time
 	away     []window // of the table
 	outages  []window // of the receiver
 	rejected bool     // then with 401, not 503
@@ -105,13 +106,16 @@ func newPlan(seed uint64) *plan {
 	if !p.calm {
 		p.drawFaults(r)
 	}
+	if p.restless {
+		p.slow, p.grace = p.timeout, 0
+	}
 	return p
 }
 
 func (p *plan) drawPolicy(r *rand.Rand) {
 	base := between(r, 100*time.Millisecond, 2*time.Second)
 	p.policy = outbox.Policy{
-		MaxAttempts: 2 + r.IntN(8),
+		MaxAttempts: 1 + r.IntN(8),
 		Backoff:     outbox.Backoff{Base: base, Cap: base + between(r, 0, 15*time.Second)},
 		Jitter:      r.Float64(),
 		MaxPayload:  100,
@@ -138,7 +142,7 @@ func (p *plan) drawLimits(r *rand.Rand) {
 }
 
 func (p *plan) drawFaults(r *rand.Rand) {
-	p.trouble, p.mishaps = r.IntN(25), r.IntN(4) > 0
+	p.trouble, p.mishaps, p.restless = r.IntN(25), r.IntN(4) > 0, r.IntN(6) == 0
 	draw := func(most time.Duration) window {
 		from := between(r, 0, p.heal)
 		return window{from, min(from+between(r, 0, most), p.heal)}

@@ -390,7 +390,11 @@ func (w *world) until(p *process, r *rand.Rand, over <-chan struct{}) (last bool
 	for {
 		next := never
 		if w.plan.mishaps && !w.plan.calm {
-			if next = between(r, time.Second, 25*time.Second); w.at()+next >= w.plan.heal {
+			rest := 25 * time.Second
+			if w.plan.restless {
+				rest = 4 * time.Second
+			}
+			if next = between(r, time.Second, rest); w.at()+next >= w.plan.heal {
 				next = never
 			}
 		}

@@ -89,6 +89,9 @@ func (w *world) inTime(r *twin.Row) {
 		from = later(from, at)
 	}
 	most := w.plan.queue.Lease + w.plan.poll + 2*time.Second + w.ofRates()
+	if from.Sub(w.began) > w.plan.heal+w.plan.timeout+most { // no lease of the dead is left
+		most -= w.plan.queue.Lease
+	}
 	if w.plan.once {
 		most += w.plan.poll // nobody is there in between
 	}

@@ -131,7 +131,11 @@ func (w *world) produce(news func()) {
 	when := make([]time.Duration, w.plan.events)
 	for i := range order {
 		order[i] = i
-		if r := w.plan.dice(ofEvent, uint64(i), 1); r.IntN(3) > 0 {
+		switch r := w.plan.dice(ofEvent, uint64(i), 1); r.IntN(15) {
+		case 0: // when the dispatchers have had nothing to do for long
+			when[i] = w.plan.heal + 40*time.Second + between(r, 0, time.Minute)
+		case 1, 2, 3, 4:
+		default:
 			when[i] = between(r, 0, w.plan.heal)
 		}
 	}
