@@ -18,7 +18,7 @@ import (
 // seedsVar names other seeds than those of every run: one, or from one to another.
 const seedsVar = "OUTBOXCTL_TEST_SEEDS"
 
-// TestSimulation runs 1,000 simulations, and 10,000 in the long form.
+// TestSimulation runs 800 simulations, and 10,000 in the long form.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
 	from, to := seeds(t)
@@ -38,7 +38,7 @@ func seeds(t *testing.T) (from, to uint64) {
 		if os.Getenv("OUTBOXCTL_TEST_LONG") != "" {
 			return 1, 10_000
 		}
-		return 1, 1000
+		return 1, 800
 	}
 	if !isRange {
 		last = first
