@@ -105,10 +105,10 @@ func (m *machine) Append(t *rapid.T) {
 	var events []outbox.Event
 	for range rapid.IntRange(1, 3).Draw(t, "events") {
 		ev := outbox.Event{
-			TenantID:      rapid.SampledFrom([]string{"", "acme", "globex"}).Draw(t, "tenant"),
-			AggregateType: "order", AggregateID: rapid.SampledFrom([]string{"1", "2"}).Draw(t, "aggregate"),
+			TenantID:      rapid.SampledFrom([]string{"", "", "", "acme", "globex"}).Draw(t, "tenant"),
+			AggregateType: "order", AggregateID: rapid.SampledFrom([]string{"1", "1", "1", "2"}).Draw(t, "aggregate"),
 			Type:        rapid.SampledFrom([]string{"order.paid", "order.sent", "email.sent", "other"}).Draw(t, "type"),
-			Destination: rapid.SampledFrom(destinations).Draw(t, "destination"),
+			Destination: rapid.SampledFrom([]string{"", "", "crm", "mail", "graveyard"}).Draw(t, "destination"),
 			Key:         m.key(), Payload: []byte(`{"n": 1}`),
 		}
 		if n := len(m.twin.Rows); n > 0 && rapid.IntRange(0, 9).Draw(t, "again") == 0 {
@@ -151,9 +151,14 @@ func (m *machine) row(t *rapid.T) *twin.Row {
 	return m.twin.Rows[rapid.IntRange(0, len(m.twin.Rows)-1).Draw(t, "row")]
 }
 
+// queue is that of some row.
+func (m *machine) queue(t *rapid.T) *queue {
+	return m.queues[slices.Index(destinations, m.row(t).Destination)]
+}
+
 // Work settles some claims, and claims in the same exchange.
 func (m *machine) Work(t *rapid.T) {
-	q := m.queues[rapid.IntRange(0, len(m.queues)-1).Draw(t, "queue")]
+	q := m.queue(t)
 	want := m.want(t)
 	var outs []outbox.Outcome
 	var left []held
@@ -200,7 +205,7 @@ func (m *machine) outcome(t *rapid.T, h held) outbox.Outcome {
 	case 0:
 		out.Status, out.Receipt, out.ErrorCode = outbox.Delivered, "200 yes", 200
 	case 1:
-		out.Status, out.Delay = outbox.Pending, 10*time.Second
+		out.Status, out.Delay = outbox.Pending, rapid.SampledFrom([]time.Duration{0, 10 * time.Second}).Draw(t, "delay")
 		out.Error, out.ErrorKind, out.ErrorCode = "answered 503", "http", 503
 	case 2:
 		out.Status, out.Refund = outbox.Pending, true
@@ -235,7 +240,7 @@ func (m *machine) exchange(t *rapid.T, q *queue, outs []outbox.Outcome, want out
 
 // Drain claims until there is nothing more: then there must be nothing.
 func (m *machine) Drain(t *rapid.T) {
-	q := m.queues[rapid.IntRange(0, len(m.queues)-1).Draw(t, "queue")]
+	q := m.queue(t)
 	want := outbox.Want{N: rapid.IntRange(1, 5).Draw(t, "n"), Run: rapid.IntRange(1, 3).Draw(t, "run"), Fresh: true}
 	for empty, claims := 0, 0; empty < 2; claims++ {
 		if claims > 200 {

@@ -22,11 +22,12 @@ import (
 // TestTableIsAsItsTwin does random things to PostgreSQL and to the model, and compares them whole after each:
 // rows, history, counts, audit, archive and pauses.
 func TestTableIsAsItsTwin(t *testing.T) {
-	checks := "40"
+	checks := "25"
 	if os.Getenv("OUTBOXCTL_TEST_LONG") != "" {
-		checks = "3000"
+		checks = "2000"
 	}
 	unlessSet(t, "rapid.checks", checks)
+	unlessSet(t, "rapid.steps", "50")
 	unlessSet(t, "rapid.nofailfile", "true") // the seed is printed
 	db := outboxtest.DB(t)
 	rapid.Check(t, func(t *rapid.T) {
