@@ -29,7 +29,7 @@ select {columns}, o.archived_at
 // archivedRows reads events of the archive, which has no leases.
 func (s *Store) archivedRows(ctx context.Context, tx pgx.Tx, sql string, of any) ([]Row, error) {
 	columns := strings.NewReplacer("coalesce(o.lease, '')", "''", "o.lease_until", "null::timestamptz").Replace(rowColumns)
-	rows, err := tx.Query(ctx, strings.ReplaceAll(s.sql(sql), "{columns}", columns), of)
+	rows, err := tx.Query(ctx, s.sql(strings.ReplaceAll(sql, "{columns}", columns)), of)
 	if err != nil {
 		return nil, err
 	}

@@ -97,7 +97,12 @@ func KeyFunction(schema, pgcrypto string) string {
 		words, hash = "", sha1CryptoSQL
 	}
 	text := strings.NewReplacer("{words}", words, "{sha1}", hash).Replace(keyFunctionSQL)
+	body := "$body$"
+	for strings.Contains(pgcrypto, body) { // which stands inside of these quotes
+		body = "$_" + body[1:]
+	}
 	return strings.NewReplacer(
+		"$body$", body,
 		"{schema}", pgx.Identifier{schema}.Sanitize(),
 		"{pgcrypto}", pgx.Identifier{pgcrypto}.Sanitize(),
 		"{namespace}", strings.ReplaceAll(backfillSpace.String(), "-", ""),

@@ -53,3 +53,16 @@ func TestBackfillKey(t *testing.T) {
 		}
 	}
 }
+
+// No name ends the quotes around the function's body, so that what follows would be a statement.
+func TestKeyFunctionsBodyIsClosedByNoName(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	exec(t, db, `create table victim (id int)`)
+	for _, name := range []string{`$body$; drop table victim; --`, `$_body$; drop table victim; -- $body$`, `"; drop table victim; --`, `{schema}{namespace}`} {
+		exec(t, db, outbox.KeyFunction("public", name))
+	}
+	if query[bool](t, db, `select to_regclass('victim') is null`) {
+		t.Error("the victim is gone")
+	}
+}

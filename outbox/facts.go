@@ -227,7 +227,7 @@ func (s *Store) redactedFact(ctx context.Context, tx pgx.Tx, f *Facts) error {
 	if err := tx.QueryRow(ctx, readableSQL, s.schema+f.Row.home()).Scan(&readable); err != nil || !readable {
 		return err
 	}
-	return tx.QueryRow(ctx, strings.ReplaceAll(s.sql(redactedSQL), "{home}", f.Row.home()), f.ID).Scan(&f.Redacted)
+	return tx.QueryRow(ctx, s.sql(strings.ReplaceAll(redactedSQL, "{home}", f.Row.home())), f.ID).Scan(&f.Redacted)
 }
 
 // Discarder is the note of who gave the event up, nil where it was not a command of ours.

@@ -135,7 +135,7 @@ func (s *Store) purgeEvents(rehearsal bool, f Filter, archive bool) purgePart {
 	source, listed := f.source()
 	fill := func(text string) string {
 		words := strings.NewReplacer("/*source*/", source, "/*size*/", size, "/*gone*/", gone, "/*kept*/", kept)
-		return f.narrow(s.sql(words.Replace(text)))
+		return s.sql(f.narrow(words.Replace(text)))
 	}
 	sql, prepare := fill(purgeEventsSQL), fill(prepareArchiveSQL)
 	return func(ctx context.Context, tx pgx.Tx, p *Progress, c *purgeCursor, limit int) (int, error) {

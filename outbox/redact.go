@@ -121,7 +121,7 @@ func (s *Store) redactSQL(f Filter, table, source, after, order string) map[stri
 	words := strings.NewReplacer("/*table*/", table, "/*source*/", source, "/*after*/", after, "/*order*/", order)
 	all := map[string]string{}
 	for name, text := range map[string]string{"look": lookSQL, "read": readPayloadsSQL, "blank": blankSQL} {
-		all[name] = f.narrow(s.sql(words.Replace(text)))
+		all[name] = s.sql(f.narrow(words.Replace(text)))
 	}
 	return all
 }

@@ -26,7 +26,7 @@ func (r *Run) Reveal(ctx context.Context, id int64) (c Content, err error) {
 	_, err = r.step(ctx, func(tx pgx.Tx, p *Progress) (int, error) {
 		p.Done = 1
 		for _, home := range []string{".outbox", ".outbox_archive"} {
-			sql := strings.ReplaceAll(r.store.sql(revealSQL), "{home}", home)
+			sql := r.store.sql(strings.ReplaceAll(revealSQL, "{home}", home))
 			err := tx.QueryRow(ctx, sql, pgx.NamedArgs{"id": id, "operation": r.ID, "action": "reveal"}).Scan(c.targets()...)
 			if !errors.Is(err, pgx.ErrNoRows) {
 				return 1, err

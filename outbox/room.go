@@ -125,10 +125,10 @@ func (k claimKind) sql() string {
 // orderedStatements are the same of an ordered claim. Events beyond a tenant's room are left, those of its
 // last aggregates first.
 func (q *Queue) orderedStatements() map[bool]string {
-	sql := q.store.sql(q.o.OnDead.holding(q.o.Only.narrow(claimOrderedSQL)))
+	sql := q.o.OnDead.holding(q.o.Only.narrow(claimOrderedSQL))
 	return map[bool]string{
-		false: strings.NewReplacer("/*nth*/", "", "/*roomy*/", "").Replace(sql),
-		true:  strings.NewReplacer("/*nth*/", nthSQL, "/*roomy*/", roomySQL).Replace(sql),
+		false: q.store.sql(strings.NewReplacer("/*nth*/", "", "/*roomy*/", "").Replace(sql)),
+		true:  q.store.sql(strings.NewReplacer("/*nth*/", nthSQL, "/*roomy*/", roomySQL).Replace(sql)),
 	}
 }
 

@@ -181,7 +181,7 @@ func (s *Store) content(ctx context.Context, tx pgx.Tx, r *Row) (c Content, err 
 	if err := tx.QueryRow(ctx, readableSQL, s.schema+r.home()).Scan(&c.Readable); err != nil || !c.Readable {
 		return c, err
 	}
-	err = tx.QueryRow(ctx, strings.ReplaceAll(s.sql(contentSQL), "{home}", r.home()), r.ID).Scan(c.targets()...)
+	err = tx.QueryRow(ctx, s.sql(strings.ReplaceAll(contentSQL, "{home}", r.home())), r.ID).Scan(c.targets()...)
 	return c, err
 }
 

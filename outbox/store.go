@@ -22,7 +22,8 @@ func NewStore(db *pgxpool.Pool, schema string) *Store {
 	return &Store{db: db, name: schema, schema: pgx.Identifier{schema}.Sanitize()}
 }
 
-// The statements name their tables as {schema}.outbox; sql puts the one sanitised identifier in.
+// The statements name their tables as {schema}.outbox; sql puts the one sanitised identifier in. It
+// comes last, when a text is whole: a schema may have a name that looks like a mark in one.
 func (s *Store) sql(text string) string {
 	return strings.ReplaceAll(text, "{schema}", s.schema)
 }
