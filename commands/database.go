@@ -1,6 +1,7 @@
 package commands
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -118,6 +119,9 @@ func (a *app) poolConfig(d dsn, need access) (*pgxpool.Config, error) {
 	if c.ValidateConnect == nil && (need == writes || manyHosts(c)) && !anyServer(d.text) {
 		c.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
 	}
+	if c.ValidateConnect != nil {
+		c.ValidateConnect = byCatalog(c.ValidateConnect)
+	}
 	config.BeforeConnect = func(_ context.Context, c *pgx.ConnConfig) error {
 		c.DialFunc = dialOnce(c.DialFunc)
 		return nil
@@ -169,6 +173,19 @@ func manyHosts(c *pgx.ConnConfig) bool {
 // nobody's having said anything.
 func anyServer(text string) bool {
 	return strings.Contains(text, "target_session_attrs=any") || os.Getenv("PGTARGETSESSIONATTRS") == "any"
+}
+
+// byCatalog has a check of a new connection, which calls a function by its mere name, find PostgreSQL's
+// own, whatever the role's search path. No setting outlives it in a backend that a pooler lends.
+func byCatalog(check pgconn.ValidateConnectFunc) pgconn.ValidateConnectFunc {
+	return func(ctx context.Context, conn *pgconn.PgConn) error {
+		if _, err := conn.Exec(ctx, "begin; set local search_path = pg_catalog, pg_temp").ReadAll(); err != nil {
+			return err
+		}
+		err := check(ctx, conn)
+		_, endErr := conn.Exec(ctx, "rollback").ReadAll()
+		return cmp.Or(err, endErr)
+	}
 }
 
 // dialOnce does not dial an address again that has just not answered: sslmode=prefer, the default,
