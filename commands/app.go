@@ -12,7 +12,9 @@ import (
 	"runtime/debug"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -205,11 +207,37 @@ func (a *app) prepare(cmd *cobra.Command) error {
 		return err
 	}
 	a.placeDatabases(fs)
+	if err := checkTexts(cmd); err != nil {
+		return err
+	}
 	if formats := outputsOf(cmd); !slices.Contains(formats, a.global.output) {
 		return usage(fmt.Errorf("--output %q: want %s", a.global.output, oneOf(formats)), "")
 	}
 	return refuse(globalRules(func(name string) string { return fs.Lookup(name).Value.String() }))
 }
+
+// checkTexts refuses what PostgreSQL has no text for, in flags however they were set, and in
+// arguments. Names of files may be any bytes.
+func checkTexts(cmd *cobra.Command) (bad error) {
+	for _, arg := range cmd.Flags().Args() {
+		if !storable(arg) {
+			return usage(fmt.Errorf("%q is not UTF-8, or has a byte 0 in it", arg), "")
+		}
+	}
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		values := []string{f.Value.String()}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			values = list.GetSlice()
+		}
+		isFile := f.Name == "config" || f.Name == "spec" || strings.HasSuffix(f.Name, "-file")
+		if f.Changed && bad == nil && !isFile && slices.ContainsFunc(values, func(v string) bool { return !storable(v) }) {
+			bad = usage(fmt.Errorf("--%s is not UTF-8, or has a byte 0 in it", f.Name), "")
+		}
+	})
+	return bad
+}
+
+func storable(text string) bool { return utf8.ValidString(text) && !strings.ContainsRune(text, 0) }
 
 // globalRules says what the global settings must be.
 func globalRules(value func(flag string) string) []rule {

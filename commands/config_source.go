@@ -52,6 +52,7 @@ func (s *configSource) excerpt(line, column int) []string {
 		return nil
 	}
 	text, column := s.safe(line, column)
+	text = cell(text)
 	number := fmt.Sprintf("%5d", line)
 	return []string{
 		strings.TrimRight(number+" | "+text, " "),

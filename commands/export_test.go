@@ -1,6 +1,16 @@
 package commands
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/spf13/cobra"
+)
+
+// Tree is the whole command line, for tests of every command and every flag.
+func Tree() *cobra.Command { return newRoot(&app{}) }
+
+// ShellWord is shellWord.
+var ShellWord = shellWord
 
 // DialOnce is dialOnce, which no server can tell from a client that is patient.
 var DialOnce = dialOnce

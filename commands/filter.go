@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 	"github.com/spf13/pflag"
@@ -72,15 +71,7 @@ func (o *filterOptions) check(fs *pflag.FlagSet) error {
 			lists = append(lists, name)
 		}
 	}
-	if err := checkLists(fs, lists...); err != nil {
-		return err
-	}
-	for _, name := range lists {
-		if v, ok := fs.Lookup(name).Value.(pflag.SliceValue); ok && !utf8.ValidString(strings.Join(v.GetSlice(), "")) {
-			return usage(fmt.Errorf("--%s is not UTF-8", name), "")
-		}
-	}
-	return nil
+	return checkLists(fs, lists...)
 }
 
 // statusWords are other words for a status.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"time"
 	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	"github.com/lmittmann/tint"
 	"github.com/olekukonko/tablewriter"
@@ -41,7 +43,7 @@ func oneOf(words []string) string {
 
 // printJSON writes one document; its keys are an interface, unlike the tables.
 func (a *app) printJSON(v any) error {
-	enc := json.NewEncoder(a.Out)
+	enc := json.NewEncoder(escaping{a.Out})
 	enc.SetEscapeHTML(false)
 	enc.SetIndent("", "  ")
 	return enc.Encode(v)
@@ -49,7 +51,7 @@ func (a *app) printJSON(v any) error {
 
 // printJSONLines writes one document a line.
 func printJSONLines[T any](a *app, documents []T) error {
-	enc := json.NewEncoder(a.Out)
+	enc := json.NewEncoder(escaping{a.Out})
 	enc.SetEscapeHTML(false)
 	for _, doc := range documents {
 		if err := enc.Encode(doc); err != nil {
@@ -59,17 +61,63 @@ func printJSONLines[T any](a *app, documents []T) error {
 	return nil
 }
 
+// escaping writes JSON whose strings hold nothing that a terminal acts on: Go leaves control
+// characters beyond ASCII, and those that turn the direction of text, as they are. Only strings can
+// hold them.
+type escaping struct{ io.Writer }
+
+func (w escaping) Write(text []byte) (int, error) {
+	var safe bytes.Buffer
+	for _, r := range string(text) { // which is UTF-8, of whole documents
+		switch {
+		case r == '\n' || unicode.IsPrint(r):
+			safe.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&safe, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&safe, `\u%04x`, r)
+		}
+	}
+	_, err := w.Writer.Write(safe.Bytes())
+	return len(text), err
+}
+
 // printCSV writes rows for spreadsheets, with a line of names above (RFC 4180, but for the line's
-// end).
+// end). Their values come from producers and receivers, and a spreadsheet computes what looks like a
+// formula: see csvCell.
 func (a *app) printCSV(head []string, rows [][]string) error {
 	w := csv.NewWriter(a.Out)
 	if err := w.Write(head); err != nil {
 		return err
 	}
-	return w.WriteAll(rows)
+	for _, row := range rows {
+		safe := make([]string, len(row))
+		for i, value := range row {
+			safe[i] = csvCell(value)
+		}
+		if err := w.Write(safe); err != nil {
+			return err
+		}
+	}
+	w.Flush()
+	return w.Error()
 }
 
-// printTable writes rows for eyes. Columns whose index is in right are numbers.
+// csvCell is a value that a spreadsheet takes for text, or for the number that it is: ' before what
+// would begin a formula. Control characters are replaced as in a table.
+func csvCell(value string) string {
+	text := cell(value)
+	if text == "" || !strings.ContainsRune("=+-@＝＋－＠", []rune(text)[0]) {
+		return text
+	}
+	if strings.ContainsRune("+-", rune(text[0])) && strings.Trim(text[1:], "0123456789.") == "" { // -5, +491234567
+		return text
+	}
+	return "'" + text
+}
+
+// printTable writes rows for eyes: see cell. Columns whose index is in right are numbers.
 func (a *app) printTable(head []string, rows [][]string, right ...int) error {
 	align := make([]tw.Align, len(head))
 	for i := range align {
@@ -96,7 +144,13 @@ func (a *app) printTable(head []string, rows [][]string, right ...int) error {
 		tablewriter.WithTrimSpace(tw.Off),
 	)
 	table.Header(head)
-	if err := table.Bulk(rows); err != nil {
+	safe := make([][]string, len(rows))
+	for i, row := range rows {
+		for _, value := range row {
+			safe[i] = append(safe[i], cell(value))
+		}
+	}
+	if err := table.Bulk(safe); err != nil {
 		return fmt.Errorf("table: %w", err)
 	}
 	if err := table.Render(); err != nil {
@@ -158,8 +212,11 @@ func cell(s string) string {
 	}, s)
 }
 
-// oneLine folds an error's text, so that one error is one line.
-func oneLine(s string) string { return strings.Join(strings.Fields(s), " ") }
+// printable reports whether a terminal shows s as it is.
+func printable(s string) bool { return utf8.ValidString(s) && cell(s) == s }
+
+// oneLine folds an error's text, so that one error is one line, and nothing in it moves a cursor.
+func oneLine(s string) string { return cell(strings.Join(strings.Fields(s), " ")) }
 
 // age prints a duration the way a person says it: 4s, 3m12s, 5h02m, 12d4h.
 func age(d time.Duration) string {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/outboxctl/outboxctl/outbox"
 )
@@ -12,10 +13,34 @@ import (
 // shellWord quotes text for a command that a person pastes into a shell.
 func shellWord(s string) string {
 	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,+@"
-	if s != "" && strings.Trim(s, plain) == "" {
+	switch {
+	case s != "" && strings.Trim(s, plain) == "":
 		return s
+	case printable(s):
+		return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+	return escapedWord(s)
+}
+
+// escapedWord writes what a terminal would act on as $'\033', which bash, zsh and the shells of
+// POSIX.1-2024 read as what it was.
+func escapedWord(s string) string {
+	var word strings.Builder
+	for s != "" {
+		_, size := utf8.DecodeRuneInString(s)
+		char := s[:size]
+		switch s = s[size:]; {
+		case char == "'" || char == `\`:
+			word.WriteString(`\` + char)
+		case printable(char):
+			word.WriteString(char)
+		default:
+			for _, b := range []byte(char) {
+				fmt.Fprintf(&word, `\%03o`, b)
+			}
+		}
+	}
+	return "$'" + word.String() + "'"
 }
 
 // listed writes values as flags that take lists separated by commas.

@@ -58,7 +58,7 @@ func (a *app) streamed(st *outbox.Stats, trouble error) error {
 		fmt.Fprintf(a.Err, "outboxctl: %s; trying again\n", a.inWords(trouble))
 		return nil
 	case a.global.output == "json":
-		enc := json.NewEncoder(a.Out)
+		enc := json.NewEncoder(escaping{a.Out})
 		enc.SetEscapeHTML(false)
 		return enc.Encode(newStatsDocument(st))
 	}
