@@ -1,49 +1,115 @@
 package webhook_test
 
 import (
+	"net/netip"
+	"os"
 	"strings"
 	"testing"
 
+	"github.com/outboxctl/outboxctl/outbox"
 	"github.com/outboxctl/outboxctl/outbox/sink/webhook"
 )
 
+// host is a row of testdata/hosts.txt.
+type host struct{ verdict, text string }
+
+// The verdicts.
+const (
+	public   = "public"
+	private  = "private"
+	shut     = "shut"
+	spelling = "spelling"
+)
+
+func readHosts(t *testing.T) (all []host) {
+	t.Helper()
+	text, err := os.ReadFile("testdata/hosts.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		verdict, rest, found := strings.Cut(strings.TrimSpace(line), " ")
+		if found && verdict != "#" {
+			all = append(all, host{verdict, strings.TrimSpace(rest)})
+		}
+	}
+	if len(all) < 100 {
+		t.Fatalf("only %d hosts were read", len(all))
+	}
+	return all
+}
+
+// url is one with the host in it.
+func (h host) url() string {
+	switch {
+	case strings.Contains(h.text, "/") || strings.HasPrefix(h.text, "http:"):
+		return h.text
+	case strings.Contains(h.text, ":"):
+		return "http://[" + strings.Replace(h.text, "%", "%25", 1) + "]/"
+	}
+	return "http://" + h.text + "/"
+}
+
+// may reports whether requests go there, without and with allow_private.
+func (h host) may() (byDefault, allowed bool) {
+	return h.verdict == public, h.verdict == public || h.verdict == private
+}
+
+func TestHostsThatAreTaken(t *testing.T) {
+	t.Parallel()
+	for _, h := range readHosts(t) {
+		byDefault, allowed := h.may()
+		for allow, want := range map[bool]bool{false: byDefault, true: allowed} {
+			sink, err := webhook.New(webhook.Config{URL: h.url(), AllowPrivate: allow})
+			if (err == nil) != want {
+				t.Errorf("%s, allow_private %v: %v, want it %s", h.text, allow, err, h.verdict)
+			}
+			if err == nil {
+				sink.Close()
+			}
+		}
+	}
+}
+
 func TestAddressesThatAreDialled(t *testing.T) {
 	t.Parallel()
-	const (
-		public  = "public"  // always
-		private = "private" // with allow_private
-		shut    = "shut"    // never
-	)
-	for addr, want := range map[string]string{
-		"93.184.215.14": public, "8.8.8.8": public, "2606:2800:21f:cb07::1": public, "::ffff:8.8.8.8": public,
-		"64:ff9b::808:808": public, "2002:808:808::1": public, "172.32.0.1": public, "100.128.0.1": public, "11.0.0.1": public,
+	for _, h := range readHosts(t) {
+		if _, err := netip.ParseAddr(h.text); err != nil {
+			continue
+		}
+		byDefault, allowed := h.may()
+		closed, open := webhook.CheckAddr(h.text, false), webhook.CheckAddr(h.text, true)
+		if (closed == nil) != byDefault || (open == nil) != allowed {
+			t.Errorf("%s: by default %v, with allow_private %v, want it %s", h.text, closed, open, h.verdict)
+		}
+		if h.verdict == private && !strings.Contains(closed.Error(), "allow_private") {
+			t.Errorf("%s: %v, want the setting that opens it", h.text, closed)
+		}
+	}
+}
 
-		"127.0.0.1": private, "127.9.9.9": private, "10.1.2.3": private, "172.16.0.1": private, "172.31.255.255": private,
-		"192.168.1.1": private, "100.64.0.1": private, "100.127.255.255": private, "::1": private, "fc00::1": private,
-		"fdab::1": private, "::ffff:127.0.0.1": private, "::ffff:10.0.0.1": private, "64:ff9b::7f00:1": private,
-		"64:ff9b::a00:1": private, "2002:a00:1::": private, "2002:7f00:1::1": private, "::ffff:100.64.0.1": private,
-
-		"169.254.169.254": shut, "169.254.0.1": shut, "fe80::1": shut, "fe80::1%eth0": shut, "fd00:ec2::254": shut,
-		"fd20:ce::254": shut, "100.100.100.200": shut, "192.0.0.192": shut, "168.63.129.16": shut, "::ffff:169.254.169.254": shut,
-		"64:ff9b::a9fe:a9fe": shut, "2002:a9fe:a9fe::": shut, "::ffff:100.100.100.200": shut, "0.0.0.0": shut, "::": shut,
-		"198.18.0.1": shut, "198.19.255.255": shut, "192.0.0.8": shut, "240.0.0.1": shut, "255.255.255.255": shut,
-		"224.0.0.1": shut, "ff02::1": shut, "2001:db8::1": shut, "192.0.2.1": shut, "::7f00:1": shut, "64:ff9b:1::7f00:1": shut,
-		"fec0::1": shut, "2001::1": shut, "0.1.2.3": shut, "192.0.0.1": shut, "198.51.100.1": shut, "203.0.113.1": shut,
-		"239.255.255.255": shut, "::ffff:0:127.0.0.1": shut, "::ffff:198.18.0.1": shut, "64:ff9b::c612:1": shut,
-		"2002:f000:1::": shut, "64:ff9b::6464:64c8": shut, "2002:c000:c0::": shut, "3fff::1": shut, "5f00::1": shut, "100::1": shut,
-	} {
-		t.Run(addr, func(t *testing.T) {
-			t.Parallel()
-			byDefault, allowed := webhook.CheckAddr(addr, false), webhook.CheckAddr(addr, true)
-			if got := byDefault == nil; got != (want == public) {
-				t.Errorf("by default: %v, want it %s", byDefault, want)
+// A name that has any of the addresses which are not for it leads nowhere, however good it looked.
+func TestNamesOfBlockedAddressesLeadNowhere(t *testing.T) {
+	t.Parallel()
+	for _, h := range readHosts(t) {
+		if _, err := netip.ParseAddr(h.text); err != nil || strings.Contains(h.text, "%") { // an answer has no zone
+			continue
+		}
+		byDefault, allowed := h.may()
+		for allow, dialled := range map[bool]bool{false: byDefault, true: allowed} {
+			if dialled { // it is somebody's
+				continue
 			}
-			if got := allowed == nil; got != (want != shut) {
-				t.Errorf("with allow_private: %v, want it %s", allowed, want)
+			sink, err := webhook.New(webhook.Config{URL: "http://receiver.example:1/", AllowPrivate: allow})
+			if err != nil {
+				t.Fatal(err)
 			}
-			if want == private && !strings.Contains(byDefault.Error(), "allow_private") {
-				t.Errorf("error = %v, want the setting that opens it", byDefault)
+			names, _ := newNameServer(t, h.text)
+			sink.ResolveBy(names)
+			if got, want := deliver(t, sink, sampleEvent()), (answer{Verdict: outbox.VerdictSlow, Kind: "blocked"}); got != want {
+				t.Errorf("a name of %s, allow_private %v: %+v, want %+v", h.text, allow, got, want)
 			}
-		})
+			sink.Close()
+		}
 	}
 }
