@@ -86,7 +86,7 @@ func TestNothingPrivateIsTold(t *testing.T) {
 	command := func(want int, args ...string) *process {
 		t.Helper()
 		p := startWith(t, env, args...)
-		if line := commandLine(t, p); strings.Contains(line, bird) {
+		if line := commandLine(t, p); outboxtest.Secret(bird).In(line) != "" {
 			t.Errorf("the process list shows %q", line)
 		}
 		if code := p.wait(patience); code != want {
@@ -138,14 +138,14 @@ func TestNothingPrivateIsTold(t *testing.T) {
 	said = append(said, refused)
 
 	for _, p := range said {
-		if text := p.out.String() + p.err.String(); strings.Contains(text, bird) {
+		if text := p.out.String() + p.err.String(); outboxtest.Secret(bird).In(text) != "" {
 			t.Errorf("outboxctl %s tells: %s", strings.Join(p.cmd.Args[1:], " "), text)
 		}
 	}
 	kept := query[string](t, db, `select string_agg(concat_ws(' ', receipt, error, error_kind, lease), ' ') from outbox`) +
 		query[string](t, db, `select string_agg(concat_ws(' ', error, error_kind, lease, outcome), ' ') from outbox_attempts`) +
 		query[string](t, db, `select string_agg(r::text, ' ') from outbox_rollup r`)
-	if strings.Contains(kept, bird) {
+	if outboxtest.Secret(bird).In(kept) != "" {
 		t.Errorf("the tables tell: %s", kept)
 	}
 	if longest := query[int](t, db, `select max(octet_length(error)) from outbox_attempts`); longest > 1024 {
@@ -194,7 +194,7 @@ func TestPasswordInTheTargetFlagIsWarnedOf(t *testing.T) {
 	} {
 		p := startWith(t, []string{"DATABASE_URL=" + url, tt.env}, append([]string{"dispatch", "--once", "--allow-private"}, tt.args...)...)
 		p.wait(patience)
-		if got := strings.Contains(p.err.String(), warning); got != tt.want || strings.Contains(p.err.String(), bird) {
+		if got := strings.Contains(p.err.String(), warning); got != tt.want || outboxtest.Secret(bird).In(p.err.String()) != "" {
 			t.Errorf("%s: warned %v, want %v: %s", tt.name, got, tt.want, p.err.String())
 		}
 	}
