@@ -42,6 +42,33 @@ func TestGuaranteesNameTheirTests(t *testing.T) {
 	}
 }
 
+// TestSecurityPageNamesItsTests does the same for docs/security.md.
+func TestSecurityPageNamesItsTests(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/security.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := readTests(t, "../..")
+	names := testName.FindAllString(string(page), -1)
+	for _, name := range names {
+		if !tests[name] {
+			t.Errorf("there is no %s", name)
+		}
+	}
+	if len(names) < 30 {
+		t.Errorf("only %d tests are named", len(names))
+	}
+	_, threats, _ := strings.Cut(string(page), "\n## What is checked\n")
+	threats, _, _ = strings.Cut(threats, "\n## ")
+	for line := range strings.Lines(threats) {
+		row := strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| threat")
+		if row && len(testName.FindAllString(line, -1)) == 0 {
+			t.Errorf("no test stands behind: %s", line)
+		}
+	}
+}
+
 // readTests returns the names of all test functions below root and of the scripts.
 func readTests(t *testing.T, root string) map[string]bool {
 	t.Helper()
