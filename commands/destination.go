@@ -157,6 +157,7 @@ func (d *destination) sinkOptions(version string) sink.Options {
 		BodySentAt:   d.body == "with_sent_at",
 		AllowPrivate: d.private,
 		CAFile:       d.caFile,
+		Proxy:        d.proxy,
 
 		ClientCertFile: d.clientCert,
 		ClientKeyFile:  d.clientKey,

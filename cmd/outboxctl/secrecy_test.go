@@ -186,7 +186,7 @@ routes:
 	dispatcher.signal(syscall.SIGQUIT)
 	dispatcher.wait(patience)
 	seen += dispatcher.out.String() + dispatcher.err.String()
-	if !strings.Contains(seen, "SIGQUIT: quit") || !strings.Contains(seen, "outboxctl") || !strings.Contains(seen, "proxy") {
+	if !strings.Contains(seen, "SIGQUIT: quit") || !strings.Contains(seen, "outboxctl") || !strings.Contains(seen, "refused") {
 		t.Errorf("there is no dump, no application's name or no failure of the proxy in %s", seen)
 	}
 	for _, secret := range []outboxtest.Secret{canaryPart, keyLine} {
