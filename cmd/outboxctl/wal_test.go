@@ -3,6 +3,7 @@ package main_test
 import (
 	"fmt"
 	"os"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -155,20 +156,26 @@ func TestWaysToWakeGoTogether(t *testing.T) {
 	}
 }
 
-// A role that may not replicate is told so in a line, with what to do, and delivers all the same.
+// A role that may not replicate is told so in a line, with what to do, and delivers all the same. Roles of
+// no rank see slots.
 func TestRoleThatMayNotReplicatePolls(t *testing.T) {
 	t.Parallel()
 	_, url, db := logical(t)
 	execute(t, db, `create role app login`)
 	execute(t, db, `grant pg_read_all_data, pg_write_all_data to app`)
 	r := outboxtest.NewReceiver(t, nil)
-	d := dispatch(t, strings.Replace(url, "postgres@", "app@", 1), r.URL, "--wake", "wal")
+	url = strings.Replace(url, "postgres@", "app@", 1)
+	d := dispatch(t, url, r.URL, "--wake", "wal")
 	d.says(`level=WARN msg="news cannot be heard, polling goes on" error="the role may not replicate: alter role app replication (PostgreSQL: `)
 	insert(t, db, "order.created", 1)
 	r.Wait(t, 1, patience)
 	execute(t, db, `alter role app replication`)
 	d.says("news are heard again")
 	followed(t, db, 1)
+	execute(t, db, `alter role app noreplication`)
+	if code, out, words := run(t, url, "stats"); code != 0 || !regexp.MustCompile(`(?m)^slots       outboxctl_[0-9a-f_]+ keeps [0-9.]+ \w*B of the log, reserved$`).MatchString(out) {
+		t.Errorf("stats: exit code %d: %s%s", code, out, words)
+	}
 	d.stop()
 }
 
