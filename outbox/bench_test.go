@@ -36,7 +36,7 @@ func load() int {
 	return 100_000
 }
 
-// rounds is how often each side is measured; the medians are compared.
+// rounds is how often each side is measured.
 const rounds = 3
 
 // tuning are the flags that matter for speed.
@@ -99,30 +99,46 @@ func BenchmarkMillionDelivered(b *testing.B) {
 	}
 }
 
-// BenchmarkTwentyTenants delivers the events of twenty tenants, against as many of one.
+// BenchmarkTwentyTenants delivers the events of twenty tenants, against as many of one. The aim is a ratio of
+// 0.85 at least, which a busy machine hides from less than seven rounds.
 func BenchmarkTwentyTenants(b *testing.B) {
 	for b.Loop() {
 		twenty, one := outboxtest.DB(b), outboxtest.DB(b)
 		exec(b, twenty, `alter table outbox alter tenant_id set default floor(random() * 20)::text`)
 		url := receiver(b)
-		compare(b, "one",
+		compareOver(b, 7, "one",
 			func() float64 { return dispatchRate(b, twenty, load(), best, newWebhook(b, url, best)) },
 			func() float64 { return dispatchRate(b, one, load(), best, newWebhook(b, url, best)) })
 	}
 }
 
-// compare measures both sides in turns and reports the medians and their ratio.
+// compare measures both sides as often as most benchmarks do.
 func compare(b *testing.B, ceiling string, ours, theirs func() float64) {
-	var a, c []float64
-	for range rounds {
-		a, c = append(a, ours()), append(c, theirs())
+	compareOver(b, rounds, ceiling, ours, theirs)
+}
+
+// compareOver measures both sides in turns, each first in every other round, and reports the medians: of either side, and
+// of the ratios of the rounds, in which a machine that is busy for a while slows both.
+func compareOver(b *testing.B, rounds int, ceiling string, ours, theirs func() float64) {
+	var a, c, ratios []float64
+	for i := range rounds {
+		var x, y float64
+		if i%2 == 0 {
+			x, y = ours(), theirs()
+		} else {
+			y, x = theirs(), ours()
+		}
+		a, c, ratios = append(a, x), append(c, y), append(ratios, x/y)
 	}
-	slices.Sort(a)
-	slices.Sort(c)
-	b.ReportMetric(a[len(a)/2], "events/s")
-	b.ReportMetric(c[len(c)/2], ceiling+"/s")
-	b.ReportMetric(a[len(a)/2]/c[len(c)/2], "ratio")
+	b.ReportMetric(median(a), "events/s")
+	b.ReportMetric(median(c), ceiling+"/s")
+	b.ReportMetric(median(ratios), "ratio")
 	b.ReportMetric(0, "ns/op")
+}
+
+func median(values []float64) float64 {
+	slices.Sort(values)
+	return values[len(values)/2]
 }
 
 type noop struct{}
