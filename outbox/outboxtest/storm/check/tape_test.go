@@ -278,3 +278,8 @@ func (t *tape) answersLater(e *event) {
 		e.st.Kind, e.st.Code = "error", 0
 	}
 }
+
+// crashed gives an event up that was claimed too often: its attempt is given back.
+func crashed(st *history.State) {
+	st.Status, st.Kind, st.Code, st.Attempts = "dead_letter", "crashed", 0, st.Attempts-1
+}
