@@ -246,6 +246,7 @@ func TestClaimNeverTakesMoreThanItAsksForUnderAnyPlan(t *testing.T) {
 	for _, off := range []string{
 		"", "indexscan", "bitmapscan", "indexscan bitmapscan indexonlyscan", "seqscan", "nestloop", "hashjoin mergejoin",
 		"nestloop hashjoin", "nestloop mergejoin", "nestloop hashjoin mergejoin material", "sort", "hashagg",
+		"hashagg hashjoin mergejoin", "hashagg hashjoin mergejoin material", "hashagg hashjoin mergejoin indexscan bitmapscan material memoize",
 	} {
 		t.Run("without "+off, func(t *testing.T) {
 			settings := map[string]string{}
