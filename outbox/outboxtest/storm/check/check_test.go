@@ -73,6 +73,12 @@ func TestEachViolationIsFoundByItsInvariantAlone(t *testing.T) {
 			t.insert(plain, "1", 0).sent(100)
 			t.h.Requests = append(t.h.Requests, history.Request{ID: "x", Dest: plain, Key: "strange", Began: at(5), At: at(6), Done: at(7), Status: 500})
 		}},
+		{"a copy with a key of its own", "no phantom", func(t *tape) {
+			o := t.insert(plain, "1", 0).sent(100)
+			c := t.copyOf(o, "audit", 10)
+			c.key = "another"
+			c.sent(200)
+		}},
 		{"a request before its commit was asked for", "no phantom", func(t *tape) {
 			t.insert(plain, "1", 0).sent(100).write.Asked = at(500)
 		}},

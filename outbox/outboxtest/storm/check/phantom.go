@@ -26,6 +26,21 @@ func judgePhantoms(s *story, v *verdict) {
 			s.judgePhantom(r, byKey[r.Key], v)
 		}
 	}
+	s.judgeCopies(v)
+}
+
+// judgeCopies compares copies with their originals: they are the same event.
+func (s *story) judgeCopies(v *verdict) {
+	keys := make(map[int64]string, len(s.Rows))
+	for i := range s.Rows {
+		keys[s.Rows[i].ID] = s.Rows[i].Key
+	}
+	for i := range s.Rows {
+		r := &s.Rows[i]
+		if key, there := keys[r.Source]; r.Source != 0 && there && key != r.Key {
+			v.wrong("row %d at %q is a copy of event %s (id %d), and has the key %s", r.ID, r.Dest, key, r.Source, r.Key)
+		}
+	}
 }
 
 func (s *story) judgePhantom(r *history.Request, w *history.Write, v *verdict) {
