@@ -8,13 +8,14 @@ BENCH    ?= .
 FUZZTIME ?= 30s
 SEED     ?= 1
 STORM_DIR ?= bin/storm
+ONLY     ?=
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT    = $(shell git rev-parse HEAD 2>/dev/null)
 DATE      = $(shell git log -1 --format=%cI 2>/dev/null)
 LDFLAGS   = -s -w -X main.version=$(VERSION) -X main.commit=$(COMMIT) -X main.date=$(DATE)
 
-.PHONY: help demo test test-long storm storm-long bench fuzz lint build postgres needs
+.PHONY: help demo test test-long storm storm-long mutants bench fuzz lint build postgres needs
 
 help: ## list what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +34,9 @@ storm: postgres ## a minute of crashes, cut wires and failing receivers, judged 
 
 storm-long: postgres ## an hour of it with control runs between; what it leaves is in STORM_DIR
 	$(GO) run ./cmd/storm --long --seed $(SEED) --dir $(STORM_DIR)
+
+mutants: postgres needs ## programs with one mistake each, every one of which storms or tests must find: half an hour; ONLY=lease picks some
+	$(WITHPG) $(GO) run ./cmd/mutants $(ONLY)
 
 bench: postgres ## speed in events/s, each beside the ceiling of the same run; BENCH=Name narrows it
 	$(WITHPG) go test -run '^$$' -bench '$(BENCH)' -timeout 60m ./outbox/... ./cmd/outboxctl

@@ -40,6 +40,7 @@ var layers = []layer{
 	{folder: "cmd/outboxctl", ours: []string{"commands"}},
 	{folder: "cmd/demo", ours: []string{"outbox/...", "migrate"}},
 	{folder: "cmd/storm", ours: []string{"outbox/...", "migrate"}},
+	{folder: "cmd/mutants", ours: []string{"outbox/...", "migrate"}},
 }
 
 // terminal lists what talks to people: commands alone does.

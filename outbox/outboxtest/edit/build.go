@@ -58,9 +58,15 @@ func (o *Overlay) write(changed sources) error {
 // Close removes what was written.
 func (o *Overlay) Close() error { return os.RemoveAll(o.dir) }
 
+// Flag has any go command read the edited sources.
+func (o *Overlay) Flag() string { return "-overlay=" + o.file }
+
+// Folder is one of the module's, by its path from the root.
+func (o *Overlay) Folder(path string) string { return filepath.Join(o.root, filepath.FromSlash(path)) }
+
 // Go is a go command over the edited sources, without the race detector: "build", "test" or "vet".
 func (o *Overlay) Go(ctx context.Context, verb string, args ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "go", append([]string{verb, "-overlay", o.file, "-buildvcs=false"}, args...)...)
+	cmd := exec.CommandContext(ctx, "go", append([]string{verb, o.Flag(), "-buildvcs=false"}, args...)...)
 	cmd.Dir = o.root
 	return cmd
 }
