@@ -35,7 +35,8 @@ type process struct {
 	probes   int // calls in this half-open state that said something, or may
 	standing outbox.Standing
 	told     time.Time
-	asked    window // in which it is to pause by itself, a second less than the receiver wants: another may be in force
+	heard    map[string]time.Time // on the board, last
+	asked    window               // in which it is to pause by itself, a second less than the receiver wants: another may be in force
 
 	board chan outbox.Standing
 	woken chan struct{}
@@ -283,9 +284,15 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// tell has a process read the board.
+// tell has a process read the board, which is silent about what it has said before.
 func (p *process) tell() {
 	now := time.Now()
+	inForce := maps.Clone(p.paused)
+	maps.DeleteFunc(inForce, func(_ string, until time.Time) bool { return !until.After(now) })
+	if !p.told.IsZero() && maps.Equal(inForce, p.heard) {
+		return
+	}
+	p.heard = inForce
 	s := outbox.Standing{For: max(p.paused[""].Sub(now), 0)}
 	for tenant, until := range p.paused {
 		if tenant == "" || !until.After(now) {
