@@ -143,6 +143,7 @@ func Run(h *history.History) Report {
 			r.Void = append(r.Void, fmt.Sprintf("nothing was judged of %q", inv.name))
 		}
 	}
+	r.Void = append(r.Void, s.void...)
 	r.Duplicates, r.Worst, r.Recovery = s.duplicates, s.worst, s.recovery
 	return r
 }

@@ -73,6 +73,10 @@ type repeat struct {
 
 func (s *story) judgeRepeat(first, again *request, repeats map[repeat]int, v *verdict) {
 	why, ok := s.reason(first, again)
+	if ok && s.Setup.Control && s.stalled(first.Began, again.Began) >= maxStall {
+		s.void = append(s.void, fmt.Sprintf("the machine stood still while request %d had its answer on the way: no run for a control", first.N))
+		return
+	}
 	if ok && !s.Setup.Control {
 		s.duplicates[why.why]++
 		repeats[why]++
@@ -86,6 +90,19 @@ func (s *story) judgeRepeat(first, again *request, repeats map[repeat]int, v *ve
 	}
 	s.duplicates["unexplained"]++
 	v.wrong("%s: %s", text, why.why)
+}
+
+// maxStall is how long a machine may stand still while an answer is on its way, in a run that shall have no faults.
+const maxStall = 100 * time.Millisecond
+
+// stalled is how long the machine stood still between two times.
+func (s *story) stalled(from, to time.Time) (all time.Duration) {
+	for _, stall := range s.Stalls {
+		if !stall.To.Before(from) && !stall.From.After(to) {
+			all += stall.To.Sub(stall.From)
+		}
+	}
+	return all
 }
 
 // reason finds why a request came again after one that was taken. If there is none, it says how things stood.

@@ -254,6 +254,12 @@ func TestRunThatProvesNothingIsVoid(t *testing.T) {
 		{"only empty places were searched", func(t *tape) { t.h.Searches[0].Bytes = 0 }, true},
 		{"nobody has looked at sessions", func(t *tape) { t.h.Looks = 0 }, true},
 		{"nothing was written", func(t *tape) { t.h.Transitions, t.h.Requests, t.events = nil, nil, nil }, true},
+		{"a control run on a machine that stood still", func(t *tape) {
+			t.h.Setup.Control = true
+			e := t.insert(plain, "1", 0).claimed("d1", 100).requestedFor(110, 995, 200).retried(1150, 1000, "timeout", 0)
+			e.sent(2300)
+			t.h.Stalls = append(t.h.Stalls, history.Stall{From: at(200), To: at(900)})
+		}, true},
 		{"a control run with a fault", func(t *tape) {
 			t.h.Setup.Control = true
 			t.fault("kill", "d2", 10, 10)

@@ -38,6 +38,7 @@ type story struct {
 	duplicates map[string]int
 	worst      int
 	recovery   time.Duration
+	void       []string // why the run proves nothing, beside what is seen at once
 }
 
 // life is all that is known of a row.
