@@ -73,7 +73,7 @@ type repeat struct {
 
 func (s *story) judgeRepeat(first, again *request, repeats map[repeat]int, v *verdict) {
 	why, ok := s.reason(first, again)
-	if ok && s.Setup.Control && s.stalled(first.Began, again.Began) >= maxStall {
+	if s.Setup.Control && s.stalled(first.Began, again.Began) >= maxStall {
 		s.void = append(s.void, fmt.Sprintf("the machine stood still while request %d had its answer on the way: no run for a control", first.N))
 		return
 	}

@@ -256,7 +256,7 @@ func TestRunThatProvesNothingIsVoid(t *testing.T) {
 		{"nothing was written", func(t *tape) { t.h.Transitions, t.h.Requests, t.events = nil, nil, nil }, true},
 		{"a control run on a machine that stood still", func(t *tape) {
 			t.h.Setup.Control = true
-			e := t.insert(plain, "1", 0).claimed("d1", 100).requestedFor(110, 995, 200).retried(1150, 1000, "timeout", 0)
+			e := t.insert(plain, "1", 0).claimed("d1", 100).requested(110, 200).retried(1150, 1000, "timeout", 0)
 			e.sent(2300)
 			t.h.Stalls = append(t.h.Stalls, history.Stall{From: at(200), To: at(900)})
 		}, true},
