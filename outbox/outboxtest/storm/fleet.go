@@ -133,6 +133,15 @@ func (f *fleet) now(name string) *process {
 	return nil
 }
 
+// reload tells all to read their secrets again.
+func (f *fleet) reload() {
+	for _, name := range f.run.names() {
+		if p := f.now(name); p != nil && f.working(name) { // before that, SIGHUP is its end
+			p.signal(syscall.SIGHUP)
+		}
+	}
+}
+
 // another returns the name's process that comes after p.
 func (f *fleet) another(ctx context.Context, p *process) *process {
 	for ctx.Err() == nil {

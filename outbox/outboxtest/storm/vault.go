@@ -29,6 +29,9 @@ type vault struct {
 	secrets map[string][]secret // by destination, oldest first
 }
 
+// letGo is how long after it was told a dispatcher may sign with an old secret: one that is suspended hears it late.
+const letGo = 4*lease + 5*time.Second
+
 type secret struct {
 	name, text string
 	list       *standardwebhooks.Webhook // by the library that receivers use
@@ -72,6 +75,19 @@ func (v *vault) renew(dest string, n int) error {
 		v.secrets[dest] = all
 	}
 	return v.write(dest, all[max(0, len(all)-2):])
+}
+
+// retire leaves the newest one alone in the file.
+func (v *vault) retire(dest string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	all := v.secrets[dest]
+	for i := range all[:len(all)-1] {
+		if life := &all[i].life; life.Gone.IsZero() {
+			life.Gone = time.Now().Add(letGo)
+		}
+	}
+	return v.write(dest, all[len(all)-1:])
 }
 
 // lives says when each secret was in use.
