@@ -1,85 +1,125 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
+	"strings"
+	"text/tabwriter"
 	"time"
 
+	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/check"
 	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/history"
 )
 
 // report gathers what the rounds have shown.
 type report struct {
-	options *options
-	rounds  []verdict
+	rounds []verdict
 }
 
 // verdict is one round's.
 type verdict struct {
-	name, file string
-	control    bool
-	took       time.Duration
-	events     int
-	requests   int
-	repeats    int
-	faults     map[string]tally
+	name   string
+	report check.Report
 }
 
-// tally counts one kind of fault.
-type tally struct{ proved, void int }
-
-func newReport(o *options) *report { return &report{options: o} }
-
-func (r *report) add(name, file string, h *history.History) {
-	v := verdict{name: name, file: file, control: h.Setup.Control, took: h.Ended.Sub(h.Began), events: len(h.Writes), requests: len(h.Requests), faults: map[string]tally{}}
-	taken := map[string]int{}
-	for _, q := range h.Requests {
-		if q.Accepted {
-			taken[q.Dest+q.Key]++
-		}
-	}
-	for _, n := range taken {
-		v.repeats += n - 1
-	}
-	for _, f := range h.Faults {
-		t := v.faults[f.Kind]
-		if f.Proof == "" {
-			t.void++
-		} else {
-			t.proved++
-		}
-		v.faults[f.Kind] = t
-	}
-	r.rounds = append(r.rounds, v)
+// add judges a round's history.
+func (r *report) add(name string, h *history.History) *check.Report {
+	r.rounds = append(r.rounds, verdict{name, check.Run(h)})
+	return &r.rounds[len(r.rounds)-1].report
 }
 
 func (r *report) failed() bool {
-	return slices.ContainsFunc(r.rounds, func(v verdict) bool {
-		for _, t := range v.faults {
-			if t.void > 0 {
-				return true
-			}
-		}
-		return false
-	})
+	return slices.ContainsFunc(r.rounds, func(v verdict) bool { return !v.report.OK() })
 }
 
-func (r *report) print(w io.Writer) {
-	all := map[string]tally{}
-	fmt.Fprintf(w, "%-14s %8s %8s %9s %8s %8s\n", "run", "took", "events", "requests", "repeats", "faults")
-	for _, v := range r.rounds {
-		n := 0
-		for kind, t := range v.faults {
-			all[kind] = tally{all[kind].proved + t.proved, all[kind].void + t.void}
-			n += t.proved
-		}
-		fmt.Fprintf(w, "%-14s %8s %8d %9d %8d %8d\n", v.name, v.took.Round(time.Second), v.events, v.requests, v.repeats, n)
+// write prints the report of a single round as it is, and of several a line each and then their sum.
+func (r *report) write(w io.Writer) error {
+	if len(r.rounds) == 1 {
+		return r.rounds[0].report.Write(w)
 	}
-	fmt.Fprintln(w)
-	for _, kind := range slices.SortedFunc(maps.Keys(all), cmp.Compare) {
-		fmt.Fprintf(w, "%-22s %6d proved %6d without proof\n", kind, all[kind].proved, all[kind].void)
+	if err := r.table(w); err != nil {
+		return err
+	}
+	all := r.sum()
+	return all.Write(w)
+}
+
+func (r *report) table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "run\ttook\tevents\trequests\tfaults\tduplicates\trecovery p99\t  verdict\n")
+	for _, v := range r.rounds {
+		p := &v.report
+		verdict, _, _ := strings.Cut(p.Verdict(), ":")
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%s\t  %s\n", v.name, p.Lasted.Round(time.Second), p.Events, p.Requests, proven(p),
+			duplicates(p), p.Recovery.Round(time.Millisecond), verdict)
+	}
+	fmt.Fprintln(t)
+	return t.Flush()
+}
+
+func proven(p *check.Report) (n int) {
+	for _, f := range p.Faults {
+		n += f.Seen
+	}
+	return n
+}
+
+func duplicates(p *check.Report) (n int) {
+	for _, of := range p.Duplicates {
+		n += of
+	}
+	return n
+}
+
+// sum is the report of all rounds together: what was judged and found adds up, of recoveries the slowest counts.
+func (r *report) sum() check.Report {
+	all := check.Report{Seed: r.rounds[0].report.Seed, Duplicates: map[string]int{}}
+	for _, v := range r.rounds {
+		p := &v.report
+		all.Lasted += p.Lasted
+		all.Events += p.Events
+		all.Rows += p.Rows
+		all.Requests += p.Requests
+		all.Worst = max(all.Worst, p.Worst)
+		all.Recovery = max(all.Recovery, p.Recovery)
+		for why, n := range p.Duplicates {
+			all.Duplicates[why] += n
+		}
+		for _, why := range p.Void {
+			all.Void = append(all.Void, v.name+": "+why)
+		}
+		sumFaults(&all, p.Faults)
+		sumResults(&all, v)
+	}
+	return all
+}
+
+func sumFaults(all *check.Report, more []check.Faults) {
+	for _, f := range more {
+		i := slices.IndexFunc(all.Faults, func(of check.Faults) bool { return of.Kind == f.Kind })
+		if i < 0 {
+			i = len(all.Faults)
+			all.Faults = append(all.Faults, check.Faults{Kind: f.Kind})
+		}
+		all.Faults[i].Happened += f.Happened
+		all.Faults[i].Seen += f.Seen
+	}
+	slices.SortFunc(all.Faults, func(a, b check.Faults) int { return strings.Compare(a.Kind, b.Kind) })
+}
+
+// sumResults adds a round's; all rounds have the same invariants in the same order.
+func sumResults(all *check.Report, v verdict) {
+	if all.Results == nil {
+		all.Results = make([]check.Result, len(v.report.Results))
+	}
+	for i, one := range v.report.Results {
+		of := &all.Results[i]
+		of.Name, of.Promise = one.Name, one.Promise
+		of.Judged += one.Judged
+		of.Total += one.Total
+		for _, text := range one.Violations {
+			of.Violations = append(of.Violations, v.name+": "+text)
+		}
 	}
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -57,13 +58,15 @@ func (o *options) storm(ctx context.Context) error {
 			return err
 		}
 	}
-	report := newReport(o)
+	report := &report{}
 	for _, one := range o.rounds() {
 		if err := o.play(ctx, dir, one, report); err != nil {
 			return err
 		}
 	}
-	report.print(os.Stdout)
+	if err := report.write(os.Stdout); err != nil {
+		return err
+	}
 	if report.failed() {
 		fmt.Fprintln(os.Stderr, "storm: histories and logs are in", dir)
 		return errUnproved
@@ -92,7 +95,10 @@ func (o *options) play(ctx context.Context, dir string, one round, report *repor
 	if err != nil {
 		return fmt.Errorf("%w: see %s", err, plan.Dir)
 	}
-	report.add(one.name, file, h)
+	r := report.add(one.name, h)
+	if o.long {
+		fmt.Fprintf(os.Stderr, "%s: %s\n", one.name, r.Verdict())
+	}
 	return nil
 }
 
@@ -121,17 +127,19 @@ func build(ctx context.Context, dir string) (string, error) {
 // checkFiles judges histories that were kept.
 func checkFiles(files []string) error {
 	if len(files) == 0 {
-		return fmt.Errorf("check needs the file of a history")
+		return errors.New("check needs the file of a history")
 	}
-	report := newReport(nil)
+	report := &report{}
 	for _, file := range files {
 		h, err := history.Load(file)
 		if err != nil {
 			return err
 		}
-		report.add(filepath.Base(filepath.Dir(file)), file, h)
+		report.add(filepath.Base(filepath.Dir(file)), h)
 	}
-	report.print(os.Stdout)
+	if err := report.write(os.Stdout); err != nil {
+		return err
+	}
 	if report.failed() {
 		return errUnproved
 	}
