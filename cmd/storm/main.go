@@ -73,6 +73,7 @@ type options struct {
 	long     bool
 	dir      string
 	binary   string
+	armed    string // the same with crash points
 }
 
 func parse(args []string) (*options, error) {
@@ -87,7 +88,7 @@ func parse(args []string) (*options, error) {
 	f.BoolVar(&o.quiet, "quiet", false, "no operators")
 	f.BoolVar(&o.long, "long", false, "an hour: storms with control runs between them; --duration does not count")
 	f.StringVar(&o.dir, "dir", "", "where logs and histories are kept; without it, only those of a run that failed are")
-	f.StringVar(&o.binary, "binary", "", "an outboxctl to run instead of the one that this source makes")
+	f.StringVar(&o.binary, "binary", "", "an outboxctl to run instead of the one that this source makes; without crash points")
 	f.Usage = func() {
 		fmt.Fprint(f.Output(), "Usage:\n  storm [flags]\n  storm check HISTORY...\n\nFlags:\n")
 		f.PrintDefaults()

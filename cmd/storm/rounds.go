@@ -5,11 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"time"
 
+	"github.com/outboxctl/outboxctl/outbox/outboxtest/edit"
 	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm"
+	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/crash"
 	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/history"
 )
 
@@ -54,7 +55,7 @@ func (o *options) storm(ctx context.Context) error {
 		return err
 	}
 	if o.binary == "" {
-		if o.binary, err = build(ctx, dir); err != nil {
+		if o.binary, o.armed, err = build(ctx, dir); err != nil {
 			return err
 		}
 	}
@@ -77,7 +78,7 @@ func (o *options) storm(ctx context.Context) error {
 // play runs one round, keeps its history and judges it.
 func (o *options) play(ctx context.Context, dir string, one round, report *report) error {
 	plan := one.plan
-	plan.Binary, plan.Dir = o.binary, filepath.Join(dir, one.name)
+	plan.Binary, plan.Armed, plan.Dir = o.binary, o.armed, filepath.Join(dir, one.name)
 	if err := os.MkdirAll(plan.Dir, 0o755); err != nil {
 		return err
 	}
@@ -111,17 +112,10 @@ func (o *options) folder() (dir string, forget func() error, err error) {
 	return dir, func() error { return os.RemoveAll(dir) }, err
 }
 
-// build makes outboxctl from this source.
-func build(ctx context.Context, dir string) (string, error) {
-	file, err := filepath.Abs(filepath.Join(dir, "outboxctl"))
-	if err != nil {
-		return "", err
-	}
-	cmd := exec.CommandContext(ctx, "go", "build", "-o", file, "github.com/outboxctl/outboxctl/cmd/outboxctl")
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("go build: %w: %s", err, out)
-	}
-	return file, nil
+// build makes outboxctl from this source, and once more with crash points.
+func build(ctx context.Context, dir string) (binary, armed string, err error) {
+	binary, armed = filepath.Join(dir, "outboxctl"), filepath.Join(dir, "outboxctl-armed")
+	return binary, armed, errors.Join(edit.Build(ctx, binary), crash.Build(ctx, armed))
 }
 
 // checkFiles judges histories that were kept.

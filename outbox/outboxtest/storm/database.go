@@ -20,6 +20,7 @@ const (
 	dispatcherRole = "storm_dispatcher"
 	producerRole   = "storm_producer"
 	operatorRole   = "storm_operator"
+	crowdRole      = "storm_crowd" // has no password, and does nothing but be there
 )
 
 func password(role string) string { return "CANARY-password-of-" + role }
@@ -29,6 +30,7 @@ const rolesSQL = `
 create role storm_dispatcher login password 'CANARY-password-of-storm_dispatcher' in role outbox_dispatcher;
 create role storm_producer   login password 'CANARY-password-of-storm_producer'   in role outbox_producer;
 create role storm_operator   login password 'CANARY-password-of-storm_operator'   in role outbox_operator, outbox_reader;
+create role storm_crowd      login;
 grant select on outbox to storm_producer; -- to hash what PostgreSQL has made of a payload
 `
 
@@ -81,13 +83,12 @@ select generate_series(1, $1::int)`
 // startDatabase starts a PostgreSQL as one would run it, but for its connections, which are few enough to run out of.
 func (r *run) startDatabase(ctx context.Context) error {
 	var err error
-	r.cluster, err = outboxtest.Start(outboxtest.Options{Fsync: true, Password: password(superuser), Settings: []string{
-		"max_connections = 150",
-		"log_connections = off",
-		"log_lock_waits = off",
-		"max_wal_size = '2GB'",
-		"checkpoint_timeout = '5min'",
-	}})
+	r.cluster, err = outboxtest.Start(outboxtest.Options{
+		Fsync:    true,
+		Password: password(superuser),
+		Access:   []string{"host all storm_crowd 127.0.0.1/32 trust", "host all all 127.0.0.1/32 scram-sha-256"},
+		Settings: []string{"max_connections = 150", "superuser_reserved_connections = 10", "max_wal_size = '2GB'"},
+	})
 	if err != nil {
 		return err
 	}
@@ -142,9 +143,14 @@ func (r *run) url(role, addr, app string) string {
 	return u.String()
 }
 
-// connect opens a session of the run's own, past all wires.
-func (r *run) connect(ctx context.Context, role, app string) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+// connect opens a session of the run's own, past all wires, as soon as there is a server.
+func (r *run) connect(ctx context.Context) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	return pgx.Connect(ctx, r.url(role, r.server, app))
+	for {
+		conn, err := pgx.Connect(ctx, r.url(superuser, r.server, "storm"))
+		if err == nil || !pause(ctx, nil, 100*time.Millisecond) {
+			return conn, err
+		}
+	}
 }

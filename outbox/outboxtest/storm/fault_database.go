@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -106,7 +107,7 @@ select pid
 
 // backends are the server processes of an application, as soon as there are some.
 func (r *run) backends(ctx context.Context, app string) []int {
-	for range 50 {
+	for range 300 {
 		rows, err := r.admin.Query(ctx, backendsSQL, app)
 		if err == nil {
 			if pids, err := pgx.CollectRows(rows, pgx.RowTo[int]); err == nil && len(pids) > 0 {
@@ -134,7 +135,7 @@ select count(*)
 
 // lock holds the table, or its oldest open rows, until somebody waits for it, and a little longer.
 func lock(ctx context.Context, r *run, _ string, random *rand.Rand) string {
-	conn, err := r.connect(ctx, superuser, "storm")
+	conn, err := r.connect(ctx)
 	if err != nil {
 		return ""
 	}
@@ -178,7 +179,7 @@ select backend_xmin::text
 
 // pin keeps a snapshot for a while, so that nothing that dies can be cleaned up.
 func pin(ctx context.Context, r *run, _ string, random *rand.Rand) string {
-	conn, err := r.connect(ctx, superuser, "storm")
+	conn, err := r.connect(ctx)
 	if err != nil {
 		return ""
 	}
@@ -197,29 +198,44 @@ func pin(ctx context.Context, r *run, _ string, random *rand.Rand) string {
 	return fmt.Sprintf("backend %d held xmin %s", conn.PgConn().PID(), xmin)
 }
 
+// crowd is how many open connections at once.
+const crowd = 16
+
 // exhaust takes all connections that PostgreSQL has for others than its superuser.
 func exhaust(ctx context.Context, r *run, _ string, random *rand.Rand) string {
-	var taken []*pgx.Conn
-	defer func() {
-		for _, c := range taken {
-			c.Close(ctx)
-		}
-	}()
-	proof := ""
-	for range 200 {
-		c, err := r.connect(ctx, producerRole, "storm")
+	d := between(random, 500*time.Millisecond, 3*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	full, met := context.WithCancel(ctx)
+	defer met()
+	refusals := newTally()
+	var wg sync.WaitGroup
+	for range crowd {
+		wg.Go(func() { r.crowd(ctx, full, refusals, met) })
+	}
+	<-full.Done()
+	pause(ctx, nil, d)
+	cancel() // they leave
+	wg.Wait()
+	return refusals.proof("refusals")
+}
+
+// crowd opens connections until one is refused, and keeps them until ctx ends.
+func (r *run) crowd(ctx, full context.Context, refusals *tally, met func()) {
+	for full.Err() == nil {
+		c, err := pgx.Connect(full, r.url(crowdRole, r.server, "storm"))
 		var refused *pgconn.PgError
-		if errors.As(err, &refused) && (refused.Code == "53300" || strings.Contains(refused.Message, "reserved")) {
-			proof = fmt.Sprintf("after %d connections: %s", len(taken), refused.Message)
-			break
+		if errors.As(err, &refused) && refused.Code == "53300" {
+			refusals.count(refused.Message, 0)
+			met()
 		}
 		if err != nil {
-			break
+			pause(full, nil, 10*time.Millisecond)
+			continue
 		}
-		taken = append(taken, c)
+		defer c.Close(context.WithoutCancel(ctx))
 	}
-	pause(ctx, nil, between(random, 500*time.Millisecond, 3*time.Second))
-	return proof
+	<-ctx.Done()
 }
 
 // logSize is how much the server has written to its log.
@@ -233,7 +249,7 @@ func (r *run) logSize() int64 {
 
 // logged finds a line of the server's log that came after from, as soon as it is there.
 func (r *run) logged(ctx context.Context, from int64, text string) string {
-	for range 40 {
+	for range 200 {
 		if all, err := os.ReadFile(r.cluster.LogFile()); err == nil && int64(len(all)) > from {
 			for line := range strings.Lines(string(all[from:])) {
 				if strings.Contains(line, text) {

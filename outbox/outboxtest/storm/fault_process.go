@@ -19,16 +19,18 @@ func processFaults() []fault {
 
 // kill ends a dispatcher as a crash does. It is over when its next life works.
 func kill(ctx context.Context, r *run, target string, _ *rand.Rand) string {
-	p := r.fleet.await(ctx, target)
-	if p == nil || p.signal(syscall.SIGKILL) != nil {
-		return ""
+	for range 5 {
+		p := r.fleet.await(ctx, target)
+		if p == nil || p.signal(syscall.SIGKILL) != nil {
+			continue
+		}
+		<-p.done
+		r.fleet.another(ctx, p)
+		if p.how() == "signal killed" { // else it was faster
+			return fmt.Sprintf("pid %d: %s", p.pid(), p.how())
+		}
 	}
-	<-p.done
-	defer r.fleet.another(ctx, p)
-	if p.how() != "signal killed" {
-		return "" // it was faster
-	}
-	return fmt.Sprintf("pid %d: %s", p.pid(), p.how())
+	return ""
 }
 
 // stop suspends a dispatcher for longer than its leases last: a little longer, or several of them.
@@ -66,6 +68,7 @@ func terminate(ctx context.Context, r *run, target string, random *rand.Rand) st
 	var proofs []string
 	for range 1 + random.IntN(3) {
 		p := r.fleet.await(ctx, target)
+		r.fleet.awaitWorking(ctx, target)
 		if p == nil || p.signal(syscall.SIGTERM) != nil {
 			break
 		}

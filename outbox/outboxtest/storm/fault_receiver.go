@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// patience is how long a fault waits for something to meet it.
-const patience = 15 * time.Second
+// patience is how long a fault waits for something to meet it. Other faults may keep everybody away for a while.
+const patience = time.Minute
 
 func receiverFaults() []fault {
 	var all []fault

@@ -3,36 +3,28 @@ package storm
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"os"
-	"path/filepath"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
-
-	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/history"
 )
 
 // fleet keeps dispatchers alive: who dies is started anew, as a service manager does it.
 type fleet struct {
-	run   *run
-	wg    sync.WaitGroup
-	stop  context.CancelFunc
-	calm  context.Context // no crash points any more
-	peace context.CancelFunc
+	run  *run
+	wg   sync.WaitGroup
+	stop context.CancelFunc
 
-	mu   sync.Mutex
-	live map[string]*process
+	mu    sync.Mutex
+	live  map[string]*process
+	armed map[string]*arms // the next lives that are to end at a crash point
 }
 
 // restart is how long a service manager waits.
 const restart = 200 * time.Millisecond
 
 func (r *run) newFleet(ctx context.Context) *fleet {
-	f := &fleet{run: r, live: map[string]*process{}}
+	f := &fleet{run: r, live: map[string]*process{}, armed: map[string]*arms{}}
 	ctx, f.stop = context.WithCancel(ctx)
-	f.calm, f.peace = context.WithCancel(context.Background())
 	for _, name := range r.names() {
 		f.wg.Go(func() { f.keep(ctx, name) })
 	}
@@ -50,10 +42,9 @@ func (r *run) names() []string {
 
 // keep lives one name's lives until ctx ends, the last one until it has stopped by itself.
 func (f *fleet) keep(ctx context.Context, name string) {
-	random := rand.New(rand.NewPCG(f.run.plan.Seed, hash(name)))
-	for life := 1; ctx.Err() == nil; life++ {
-		env, proof := f.environment(name, life, random)
-		p, err := f.run.launch(name, "dispatcher", env, nil, "dispatch", "--config", f.run.config, "--worker-id", name)
+	env := []string{"DATABASE_URL=" + f.run.url(dispatcherRole, f.run.wires[name].addr(), name)}
+	for ctx.Err() == nil {
+		p, err := f.run.launch(name, "dispatcher", f.disarm(name), env, nil, "dispatch", "--config", f.run.config, "--worker-id", name)
 		if err != nil {
 			f.run.fail(err)
 			return
@@ -64,45 +55,26 @@ func (f *fleet) keep(ctx context.Context, name string) {
 		select {
 		case <-p.done:
 			pause(ctx, nil, restart)
-			f.crashed(p, proof)
 		case <-ctx.Done():
 			f.end(p)
 		}
 	}
 }
 
-// environment is a dispatcher's, with the crash point of its plan. The file is where the point leaves its proof.
-func (f *fleet) environment(name string, life int, random *rand.Rand) (env []string, proof string) {
-	env = []string{"DATABASE_URL=" + f.run.url(dispatcherRole, f.run.wires[name].addr(), name)}
-	nth := 1 + random.IntN(40)
-	if f.run.plan.Crash == "" || f.calm.Err() != nil {
-		return env, ""
-	}
-	return f.run.crashAt(env, fmt.Sprintf("%s-%d", name, life), nth)
+// arm has the name's next life end at a crash point.
+func (f *fleet) arm(name string, a *arms) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.armed[name] = a
 }
 
-// crashAt tells a process to die at the plan's crash point, when it comes there for the nth time.
-func (r *run) crashAt(env []string, life string, nth int) (more []string, proof string) {
-	proof = filepath.Join(r.dir, "crash-"+life)
-	return append(env, fmt.Sprintf("OUTBOXCTL_CRASH_AT=%s:%d", r.plan.Crash, nth), "OUTBOXCTL_CRASH_PROOF="+proof), proof
-}
-
-// crashed keeps the fault of a process that died at its crash point, and returns when all is written.
-func (f *fleet) crashed(p *process, proof string) { f.run.crashed(p, proof) }
-
-func (r *run) crashed(p *process, proof string) {
-	if proof == "" {
-		return
-	}
-	text, err := os.ReadFile(proof)
-	if err != nil {
-		return // it did not come so far
-	}
-	fault := history.Fault{Kind: "crash:" + r.plan.Crash, Target: p.name, Began: p.end, End: time.Now()}
-	if p.how() == "signal killed" {
-		fault.Proof = fmt.Sprintf("%s; pid %d: %s", strings.TrimSpace(string(text)), p.pid(), p.how())
-	}
-	r.book.fault(fault)
+// disarm takes what the name's next life is armed with; nil is nothing.
+func (f *fleet) disarm(name string) *arms {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	a := f.armed[name]
+	delete(f.armed, name)
+	return a
 }
 
 // end asks a process to stop, and makes it when it does not.

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -26,21 +27,21 @@ type strike func(ctx context.Context, r *run, target string, random *rand.Rand) 
 
 // kinds is all that can happen, with how often.
 func kinds() []fault {
-	return slices.Concat(processFaults(), databaseFaults(), wireFaults(), receiverFaults())
+	return slices.Concat(processFaults(), crashFaults(), databaseFaults(), wireFaults(), receiverFaults())
 }
 
-// chosen are the kinds that a plan wants. Its words are patterns.
+// chosen are the kinds that a plan wants.
 func (p Plan) chosen() []fault {
-	if p.Faults == nil {
-		return kinds()
+	return slices.DeleteFunc(kinds(), func(f fault) bool { return !p.wants(f.kind) })
+}
+
+// wants reports whether a plan has a kind of fault. Its words are patterns.
+func (p Plan) wants(kind string) bool {
+	if p.Armed == "" && strings.HasPrefix(kind, "crash:") {
+		return false
 	}
-	var some []fault
-	for _, f := range kinds() {
-		if slices.ContainsFunc(p.Faults, func(word string) bool { ok, _ := path.Match(word, f.kind); return ok }) {
-			some = append(some, f)
-		}
-	}
-	return some
+	return p.Faults == nil ||
+		slices.ContainsFunc(p.Faults, func(word string) bool { ok, _ := path.Match(word, kind); return ok })
 }
 
 // nemesis injects one fault after the other, and several at once where they do not need the same.

@@ -154,8 +154,11 @@ func (o *operators) stats(ctx context.Context) { o.command(ctx, operatorRole, "s
 
 func (o *operators) migrate(ctx context.Context) { o.command(ctx, superuser, "migrate") }
 
-// killed is the share of commands that die on the way, in percent.
-const killed = 8
+// How many commands of a hundred die on the way, and how many of those that do not are armed.
+const (
+	killed   = 8
+	crashing = 15
+)
 
 // command runs one to its end, or to its death.
 func (o *operators) command(ctx context.Context, role string, args ...string) {
@@ -171,13 +174,13 @@ func (o *operators) command(ctx context.Context, role string, args ...string) {
 	defer out.Close()
 	args = append(args, "-o", "json")
 	env := []string{"DATABASE_URL=" + r.url(role, r.server, name)}
-	dies := o.random.IntN(100) < killed && !r.book.h.Setup.Control
+	dies := o.random.IntN(100) < killed && r.plan.wants("kill")
 	after := between(o.random, 10*time.Millisecond, 300*time.Millisecond)
-	proof := ""
-	if r.plan.Crash != "" {
-		env, proof = r.crashAt(env, name, 1+o.random.IntN(3))
+	var a *arms
+	if n := o.random.IntN(100); n < crashing && !dies && r.plan.wants("crash:operator") {
+		a = r.arms(operatorPoints[o.random.IntN(len(operatorPoints))], 1, name)
 	}
-	p, err := r.launch(name, "operator", env, out, args...)
+	p, err := r.launch(name, "operator", a, env, out, args...)
 	if err != nil {
 		r.fail(err)
 		return
@@ -196,7 +199,11 @@ func (o *operators) command(ctx context.Context, role string, args ...string) {
 	if dies && p.how() == "signal killed" {
 		r.book.fault(history.Fault{Kind: "kill", Target: name, Began: began, End: p.end, Proof: fmt.Sprintf("pid %d: %s", p.pid(), p.how())})
 	}
-	r.crashed(p, proof)
+	if a != nil { // it need not have come by
+		if proof := a.proof(p); proof != "" {
+			r.book.fault(history.Fault{Kind: "crash:" + a.point, Target: name, Began: began, End: p.end, Proof: proof})
+		}
+	}
 	done := history.Command{Name: name, Args: args, Began: p.began, End: p.end, Exit: p.cmd.ProcessState.ExitCode()}
 	done.Document, _ = os.ReadFile(file)
 	words, _ := os.ReadFile(r.logFile(name))

@@ -16,7 +16,7 @@ type Plan struct {
 	Rate     float64       // events per second
 	Faults   []string      // kinds to choose from, as in the history, "receiver:*" for all of a sort; nil = every kind, empty = a control run
 	Every    time.Duration // between two faults, on average
-	Crash    string        // the crash point to die at, again and again; "" = none
+	Armed    string        // the same with the points of package crash, for lives that are to end at one; "" = there are no such faults
 	Quiet    bool          // no operators
 
 	// Progress is called about once a second while the run lasts. Nil is nobody.

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/crash"
 	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/history"
 )
 
@@ -22,14 +23,18 @@ type process struct {
 	end   time.Time     // set when done is closed
 }
 
-// launch starts the binary under test.
-func (r *run) launch(name, role string, env []string, out *os.File, args ...string) (*process, error) {
+// launch starts the binary under test, the armed one if it is to die at a crash point.
+func (r *run) launch(name, role string, a *arms, env []string, out *os.File, args ...string) (*process, error) {
 	log, err := os.OpenFile(r.logFile(name), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, err
 	}
 	defer log.Close() // the child has its own
-	p := &process{name: name, cmd: exec.Command(r.plan.Binary, args...), done: make(chan struct{})}
+	binary := r.plan.Binary
+	if a != nil {
+		binary, env = r.plan.Armed, append(env, crash.Env(a.point, a.nth, a.file)...)
+	}
+	p := &process{name: name, cmd: exec.Command(binary, args...), done: make(chan struct{})}
 	p.cmd.Dir = r.dir
 	p.cmd.Env = append([]string{"PATH=/usr/bin:/bin", "HOME=" + r.dir, "GORACE=atexit_sleep_ms=0"}, env...)
 	p.cmd.Stderr = log

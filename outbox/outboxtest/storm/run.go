@@ -50,8 +50,13 @@ func Run(ctx context.Context, plan Plan) (*history.History, error) {
 	if err != nil {
 		return nil, err
 	}
-	if plan.Binary, err = filepath.Abs(plan.Binary); err != nil { // processes run in the folder
-		return nil, err
+	for _, file := range []*string{&plan.Binary, &plan.Armed} { // processes run in the folder
+		if *file == "" {
+			continue
+		}
+		if *file, err = filepath.Abs(*file); err != nil {
+			return nil, err
+		}
 	}
 	r := &run{plan: plan, dir: dir, wires: map[string]*wire{}, targets: map[string]*receiver{}}
 	ctx, r.cancel = context.WithCancel(ctx)
@@ -162,7 +167,6 @@ func (r *run) play(ctx context.Context) error {
 // heal ends what is left of the faults, and returns when everything is there and well.
 func (r *run) heal(ctx context.Context) error {
 	r.phase("heal")
-	r.fleet.peace()
 	for _, w := range r.wires {
 		w.calm()
 	}
