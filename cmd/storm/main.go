@@ -81,7 +81,7 @@ func parse(args []string) (*options, error) {
 	f := flag.NewFlagSet("storm", flag.ContinueOnError)
 	f.Uint64Var(&o.seed, "seed", 1, "what chance is drawn from; the same seed repeats a run as far as a machine allows")
 	f.DurationVar(&o.duration, "duration", time.Minute, "of writing and breaking; healing and judging come on top")
-	f.Float64Var(&o.rate, "rate", 150, "events per second")
+	f.Float64Var(&o.rate, "rate", 150, "events per second, of which 15 % are rolled back")
 	f.DurationVar(&o.every, "every", time.Second, "between two faults, on average")
 	f.StringVar(&o.faults, "faults", "", "kinds of faults, separated by commas: kill,wire:*,receiver:5*; without it, all")
 	f.BoolVar(&o.control, "control", false, "no faults at all: nothing may come twice")

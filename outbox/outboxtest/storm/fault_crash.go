@@ -68,6 +68,9 @@ func crashAt(point string) strike {
 			p.signal(syscall.SIGTERM)
 			<-p.done
 			next := r.fleet.another(ctx, p)
+			if next == nil {
+				return ""
+			}
 			if point == atStop {
 				r.fleet.awaitWorking(ctx, target)
 				next.signal(syscall.SIGTERM)

@@ -55,17 +55,17 @@ type nemesis struct {
 	busy map[string]bool // what running faults have for themselves
 }
 
-// rage injects faults until ctx ends, and returns when all are over.
-func (r *run) rage(ctx context.Context) {
+// rage injects faults until busy ends, and returns when all are over. They are brought to their end unless ctx ends, too.
+func (r *run) rage(ctx, busy context.Context) {
 	n := &nemesis{run: r, random: rand.New(rand.NewPCG(r.plan.Seed, hash("nemesis"))), kinds: r.plan.chosen(), busy: map[string]bool{}}
 	defer n.wg.Wait()
 	if len(n.kinds) == 0 {
-		<-ctx.Done()
+		<-busy.Done()
 		return
 	}
 	for {
 		gap := time.Duration(n.random.ExpFloat64() * float64(r.plan.Every))
-		if !pause(ctx, nil, min(gap, 4*r.plan.Every)) {
+		if !pause(busy, nil, min(gap, 4*r.plan.Every)) {
 			return
 		}
 		n.next(ctx)
@@ -86,7 +86,7 @@ func (n *nemesis) next(ctx context.Context) {
 		n.wg.Go(func() {
 			defer n.give(needs)
 			done := history.Fault{Kind: f.kind, Target: target, Began: time.Now()}
-			done.Proof = f.strike(context.WithoutCancel(ctx), n.run, target, own)
+			done.Proof = f.strike(ctx, n.run, target, own)
 			done.End = time.Now()
 			n.run.book.fault(done)
 		})

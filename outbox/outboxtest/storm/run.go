@@ -144,7 +144,7 @@ func (r *run) play(ctx context.Context) error {
 	defer awaitProducers()
 	defer stopWriting()
 	awaitOperators := r.operate(busy)
-	r.rage(busy)
+	r.rage(ctx, busy)
 	awaitOperators()
 	if err := ctx.Err(); err != nil {
 		return err
