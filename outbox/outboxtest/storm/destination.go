@@ -18,8 +18,14 @@ const (
 	dispatchers  = 3
 )
 
+// Of a control run, in which nobody has to recover and no request may be given up because the machine is busy.
+const (
+	controlLease   = 25 * time.Second
+	controlTimeout = 20 * time.Second
+)
+
 // destinations are those of a run. Events of "copied.*" are written without one, and routed to plain and audit.
-func destinations() []history.Destination {
+func destinations(control bool) []history.Destination {
 	usual := history.Destination{
 		RequestTimeout: 1500 * time.Millisecond, Parallel: 12, BatchSize: 60,
 		MaxAttempts: 15, Base: 200 * time.Millisecond, Cap: 2 * time.Second, Jitter: 0.2,
@@ -30,7 +36,13 @@ func destinations() []history.Destination {
 	partner.Name, partner.RequestTimeout, partner.Breaker, partner.Cooldown = "partner", time.Second, 6, time.Second
 	limited.Name, limited.Rate, limited.TenantParallel = "limited", 40, 2
 	audit.Name, audit.Parallel, audit.BatchSize = "audit", 6, 20
-	return []history.Destination{plain, orders, partner, limited, audit}
+	all := []history.Destination{plain, orders, partner, limited, audit}
+	for i := range all {
+		if control {
+			all[i].RequestTimeout = controlTimeout
+		}
+	}
+	return all
 }
 
 const routesText = `routes:
@@ -38,12 +50,12 @@ const routesText = `routes:
 `
 
 // configFile writes the dispatchers' configuration and a secret for each destination.
-func configFile(dir string, all []history.Destination, urls map[string]string, v *vault) (string, error) {
+func configFile(dir string, s *history.Setup, urls map[string]string, v *vault) (string, error) {
 	var b strings.Builder
 	fmt.Fprintf(&b, "poll_interval: %s\ngrace: %s\nlog_level: debug\ndestinations:\n", pollInterval, grace)
-	for _, d := range all {
+	for _, d := range s.Destinations {
 		fmt.Fprintf(&b, "  %s:\n    url: %s/hooks\n    secret_file: %s\n    allow_private: true\n", d.Name, urls[d.Name], v.file(d.Name))
-		fmt.Fprintf(&b, "    lease: %s\n    request_timeout: %s\n    parallel: %d\n    batch_size: %d\n", lease, d.RequestTimeout, d.Parallel, d.BatchSize)
+		fmt.Fprintf(&b, "    lease: %s\n    request_timeout: %s\n    parallel: %d\n    batch_size: %d\n", s.Lease, d.RequestTimeout, d.Parallel, d.BatchSize)
 		fmt.Fprintf(&b, "    retry: {max_attempts: %d, backoff: %s..%s, jitter: %g}\n", d.MaxAttempts, d.Base, d.Cap, d.Jitter)
 		fmt.Fprintf(&b, "    breaker: {failures: %d, cooldown: %s}\n", d.Breaker, max(d.Cooldown, time.Second))
 		if d.Ordered {

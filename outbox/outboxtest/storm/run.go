@@ -89,10 +89,14 @@ func (r *run) prepare(ctx context.Context) error {
 	if err := r.startDatabase(ctx); err != nil {
 		return err
 	}
-	all := destinations()
-	r.book.h.Setup = history.Setup{
-		Seed: r.plan.Seed, Control: r.plan.Faults != nil && len(r.plan.Faults) == 0, Lease: lease, PollInterval: pollInterval,
-		Grace: grace, Dispatchers: dispatchers, Destinations: all,
+	control := r.plan.Faults != nil && len(r.plan.Faults) == 0
+	all := destinations(control)
+	setup := &r.book.h.Setup
+	*setup = history.Setup{
+		Seed: r.plan.Seed, Control: control, Lease: lease, PollInterval: pollInterval, Grace: grace, Dispatchers: dispatchers, Destinations: all,
+	}
+	if control {
+		setup.Lease = controlLease
 	}
 	var names []string
 	for _, d := range all {
@@ -120,7 +124,7 @@ func (r *run) prepare(ctx context.Context) error {
 		v.url = "http://" + r.wires[d.Name].addr()
 		urls[d.Name] = v.url
 	}
-	r.config, err = configFile(r.dir, all, urls, r.vault)
+	r.config, err = configFile(r.dir, setup, urls, r.vault)
 	return err
 }
 

@@ -59,15 +59,17 @@ var smokes = []smoke{
 	{"receivers", []string{"receiver:*"}, 400 * time.Millisecond},
 }
 
-// TestSmokeStorms runs a storm for each family of faults and one without any, two at once, and has each judged.
+// TestSmokeStorms runs a storm for each family of faults and one without any, and has each judged. The short form has
+// other tests beside it, whose load breaks promises about time: it runs the one without faults alone, where requests
+// may take as long as they like.
 func TestSmokeStorms(t *testing.T) {
 	t.Parallel()
-	lasts := 12 * time.Second
+	lasts, some := 5*time.Second, smokes[:1]
 	if long {
-		lasts = 2 * time.Minute
+		lasts, some = 2*time.Minute, smokes
 	}
-	slots := make(chan struct{}, 2)
-	for i, tt := range smokes {
+	slots := make(chan struct{}, 1)
+	for i, tt := range some {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			slots <- struct{}{}
