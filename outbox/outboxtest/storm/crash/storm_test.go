@@ -23,8 +23,8 @@ func TestCrashPointsInAStorm(t *testing.T) {
 	for i, point := range points {
 		t.Run(point, func(t *testing.T) { // one at a time: each keeps the machine busy
 			h, err := storm.Run(t.Context(), storm.Plan{
-				Seed: uint64(i + 1), Binary: file, Dir: t.TempDir(), Duration: 8 * time.Second, Rate: 80,
-				Faults: []string{"none but these"}, Every: time.Second, Crash: point, Quiet: true,
+				Seed: uint64(i + 1), Binary: file, Armed: file, Dir: t.TempDir(), Duration: 8 * time.Second, Rate: 80,
+				Faults: []string{"crash:" + point}, Every: time.Second, Quiet: true,
 			})
 			if err != nil {
 				t.Fatal(err)
