@@ -55,10 +55,10 @@ func (a *arms) proof(p *process) string {
 	return fmt.Sprintf("pid %d: %s, at point %s (passed %d times) at %s", d.Pid, p.how(), d.Point, a.nth, d.At.Format("15:04:05.000"))
 }
 
-// crashAt stops a dispatcher and has its next life end at a point. One that does not come by is ended, and tried once more.
+// crashAt stops a dispatcher and has its next life end at a point. One that does not come by is ended, and the next tried.
 func crashAt(point string) strike {
 	return func(ctx context.Context, r *run, target string, random *rand.Rand) string {
-		for range 2 {
+		for range 3 {
 			p := r.fleet.await(ctx, target)
 			if p == nil {
 				return ""
@@ -73,6 +73,7 @@ func crashAt(point string) strike {
 			}
 			if point == atStop {
 				r.fleet.awaitWorking(ctx, target)
+				pause(ctx, nil, 1500*time.Millisecond) // until its loops have begun, which alone come by
 				next.signal(syscall.SIGTERM)
 			}
 			wait(next.done, 15*time.Second)
