@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Router gives events without a destination those that the routes say: the row itself goes to the
@@ -72,11 +73,17 @@ func (r *Router) Step(ctx context.Context, limit int) (n int, err error) {
 }
 
 // turnOfRoutersSQL lets one router work at a time. It does not wait: who holds the lock does the work.
-const turnOfRoutersSQL = `select pg_try_advisory_xact_lock(hashtextextended($1, 0))`
+// What a step finds it looks up row by row: for a page of a small table, or of one that was small when it
+// was analysed, the planner would read all of it, several times.
+const turnOfRoutersSQL = `
+select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended($1, 0)),
+       pg_catalog.set_config('enable_hashjoin', 'off', true),
+       pg_catalog.set_config('enable_mergejoin', 'off', true),
+       pg_catalog.set_config('enable_seqscan', 'off', true)`
 
 func (r *Router) takeTurn(ctx context.Context, tx pgx.Tx) error {
 	var mine bool
-	err := tx.QueryRow(ctx, turnOfRoutersSQL, r.store.schema+" outboxctl router").Scan(&mine)
+	err := tx.QueryRow(ctx, turnOfRoutersSQL, r.store.schema+" outboxctl router").Scan(&mine, nil, nil, nil)
 	if err == nil && !mine {
 		err = ErrBusy
 	}
@@ -312,7 +319,8 @@ select coalesce(o.source_id, o.id), o.tenant_id, o.aggregate_type, o.aggregate_i
  order by coalesce(o.source_id, o.id), c.destination
     on conflict (idempotency_key, destination) do nothing`
 
-	// A key that the destination has already would break the index: those rows are left for duplicateSQL.
+	// A key that the destination has already would break the index: those rows, few if any, are left for
+	// duplicateSQL.
 	sendSQL = `
 update {schema}.outbox o
    set destination = v.destination, next_attempt_at = null, status = 'pending', lease = null, lease_until = null,
@@ -355,14 +363,24 @@ func (r *Router) apply(ctx context.Context, tx pgx.Tx, b *routing) error {
 			batch.Queue(r.store.sql(sql), args)
 		}
 	}
+	to := pgx.NamedArgs{"ids": b.ids, "destinations": b.destinations}
 	queue(copySQL, len(b.copied), pgx.NamedArgs{"ids": b.copied, "destinations": b.copies, "origins": b.origins})
-	queue(sendSQL, len(b.ids), pgx.NamedArgs{"ids": b.ids, "destinations": b.destinations})
-	queue(duplicateSQL, len(b.ids), pgx.NamedArgs{"ids": b.ids, "destinations": b.destinations})
+	sent := 0
+	if len(b.ids) > 0 {
+		batch.Queue(r.store.sql(sendSQL), to).Exec(func(tag pgconn.CommandTag) error {
+			sent = int(tag.RowsAffected())
+			return nil
+		})
+	}
 	queue(unwantedSQL, len(b.unwanted), pgx.NamedArgs{"ids": b.unwanted, "pause": unroutedFor.Microseconds(), "kind": KindUnrouted})
 	if names := b.news(); len(names) > 0 {
 		batch.Queue(newsSQL, r.store.Channel(), names)
 	}
-	return tx.SendBatch(ctx, &batch).Close()
+	err := tx.SendBatch(ctx, &batch).Close()
+	if err == nil && sent < len(b.ids) {
+		_, err = tx.Exec(ctx, r.store.sql(duplicateSQL), to)
+	}
+	return err
 }
 
 const unlookedSQL = `
