@@ -103,3 +103,19 @@ func footprint(pid int) (rss int64, files int) {
 	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
 	return rss, len(entries)
 }
+
+// queued is how long a process's threads have waited for a processor since they began.
+func queued(pid int) (total time.Duration) {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
+	for _, thread := range threads {
+		var ran, waited int64 // in nanoseconds
+		text, err := os.ReadFile(thread)
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		if _, err := fmt.Sscan(string(text), &ran, &waited); err == nil {
+			total += time.Duration(waited)
+		}
+	}
+	return total
+}

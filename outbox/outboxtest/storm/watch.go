@@ -18,6 +18,8 @@ const (
 	sessionEvery = 100 * time.Millisecond
 	idleFor      = 200 * time.Millisecond // in a transaction; beyond, it is kept
 	tickEvery    = 10 * time.Millisecond
+	waitEvery    = 50 * time.Millisecond
+	waitedFor    = 5 * time.Millisecond  // between two looks; less is not kept
 	stalledFor   = 60 * time.Millisecond // between two ticks; beyond, the machine had no time for us, nor for others
 )
 
@@ -35,6 +37,7 @@ func (r *run) newWatch(ctx context.Context) *watch {
 	w.wg.Go(func() { w.sample(ctx) })
 	w.wg.Go(func() { w.sessions(ctx) })
 	w.wg.Go(func() { w.stalls(ctx) })
+	w.wg.Go(func() { w.waits(ctx) })
 	return w
 }
 
@@ -64,7 +67,7 @@ func (w *watch) sample(ctx context.Context) {
 
 // Sessions of the run's own tools and producers may idle in a transaction: they are told to.
 const sessionsSQL = `
-select application_name, clock_timestamp(), clock_timestamp() - state_change
+select application_name, clock_timestamp(), clock_timestamp() - state_change, left(regexp_replace(btrim(query), '\s+', ' ', 'g'), 80)
   from pg_stat_activity
  where state like 'idle in transaction%'
    and state_change < clock_timestamp() - $1::interval
@@ -78,7 +81,7 @@ func (w *watch) sessions(ctx context.Context) {
 			continue // PostgreSQL is away
 		}
 		seen, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (s history.Session, err error) {
-			return s, row.Scan(&s.App, &s.At, &s.Since)
+			return s, row.Scan(&s.App, &s.At, &s.Since, &s.After)
 		})
 		if err == nil {
 			w.run.book.looked(seen)
@@ -93,4 +96,36 @@ func (w *watch) stalls(ctx context.Context) {
 			add(&w.run.book, &w.run.book.h.Stalls, history.Stall{From: last, To: now})
 		}
 	}
+}
+
+// waits notes how long the processes waited for a processor: one that wants to go on and is not let does not idle.
+func (w *watch) waits(ctx context.Context) {
+	type look struct {
+		at    time.Time
+		total time.Duration
+	}
+	last := map[int]look{}
+	for pause(ctx, nil, waitEvery) {
+		now := map[int]look{}
+		for name, pid := range w.pids() {
+			was, seen := last[pid]
+			is := look{time.Now(), queued(pid)}
+			now[pid] = is
+			if waited := min(is.total-was.total, is.at.Sub(was.at)); seen && waited >= waitedFor {
+				add(&w.run.book, &w.run.book.h.Waits, history.Wait{Name: name, From: was.at, To: is.at, Waited: waited})
+			}
+		}
+		last = now
+	}
+}
+
+// pids are those of the dispatchers that live, and the run's own.
+func (w *watch) pids() map[string]int {
+	pids := map[string]int{history.Runner: os.Getpid()}
+	for _, name := range w.run.names() {
+		if p := w.run.fleet.now(name); p != nil {
+			pids[name] = p.pid()
+		}
+	}
+	return pids
 }

@@ -341,6 +341,12 @@ func TestEachViolationIsFoundByItsInvariantAlone(t *testing.T) {
 		{"a session is idle in a transaction", "sessions", func(t *tape) {
 			t.h.Sessions = append(t.h.Sessions, history.Session{App: "d1", At: at(5000), Since: 300 * time.Millisecond})
 		}},
+		{"a session is idle while others wait for a processor", "sessions", func(t *tape) {
+			t.h.Waits = append(t.h.Waits,
+				history.Wait{Name: "d1", From: at(4750), To: at(4900), Waited: 40 * time.Millisecond},
+				history.Wait{Name: "d2", From: at(4750), To: at(4900), Waited: 150 * time.Millisecond})
+			t.h.Sessions = append(t.h.Sessions, history.Session{App: "d1", At: at(5000), Since: 300 * time.Millisecond})
+		}},
 		{"a canary is in a log", "secrets", func(t *tape) { t.h.Searches[0].Found = []string{"database password"} }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -215,6 +215,10 @@ func TestWhatOnlyLooksLikeAViolationIsNone(t *testing.T) {
 			t.h.Stalls = append(t.h.Stalls, history.Stall{From: at(3800), To: at(3950)})
 			t.h.Sessions = append(t.h.Sessions, history.Session{App: "d1", At: at(4000), Since: 240 * time.Millisecond})
 		}},
+		{"a session of a process that waited for a processor", func(t *tape) {
+			t.h.Waits = append(t.h.Waits, history.Wait{Name: "d1", From: at(3750), To: at(3900), Waited: 120 * time.Millisecond})
+			t.h.Sessions = append(t.h.Sessions, history.Session{App: "d1", At: at(4000), Since: 300 * time.Millisecond})
+		}},
 		{"a session of a producer", func(t *tape) {
 			t.h.Processes = append(t.h.Processes, history.Process{Name: "producer", Role: "producer", Began: began})
 			t.h.Sessions = append(t.h.Sessions, history.Session{App: "producer", At: at(4000), Since: 2 * time.Second})

@@ -20,6 +20,7 @@ type History struct {
 	Looks       int       // at all sessions
 	Sessions    []Session // that were idle in a transaction
 	Stalls      []Stall   // of the machine
+	Waits       []Wait    // for a processor
 	Secrets     []Secret  // that requests were signed with; nil = they are not signed
 	Rows        []Row     // of outbox and outbox_archive, at the end
 	Attempts    []Attempt // of outbox_attempts, at the end
@@ -186,11 +187,23 @@ type Command struct {
 // Stall is a time in which the runner, which does next to nothing, got no turn: the machine had others to serve.
 type Stall struct{ From, To time.Time }
 
+// Wait is how long a process that had something to do waited for a processor between two looks, all its threads together
+// but no longer than the time between. Runner is the name of the run itself, whose wires are on everybody's way.
+type Wait struct {
+	Name     string
+	From, To time.Time
+	Waited   time.Duration
+}
+
+// Runner is the run's own process.
+const Runner = "storm"
+
 // Session is one that was seen idle in a transaction; of the run's own tools none is here.
 type Session struct {
 	App   string
 	At    time.Time
 	Since time.Duration // in the transaction's idle state
+	After string        // the statement that ran last, in one line
 }
 
 // Row is one at the end, with what never changes.
