@@ -10,6 +10,9 @@ SEED     ?= 1
 STORM_DIR ?= bin/storm
 ONLY     ?=
 
+TEST      = $(WITHPG) go test -timeout 30m$(if $(RACE), -race)$(if $(RUN), -run '$(RUN)')
+STORMS    = ./cmd/storm ./outbox/outboxtest/storm# they load the machine, and have it to themselves
+
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
 COMMIT    = $(shell git rev-parse HEAD 2>/dev/null)
 DATE      = $(shell git log -1 --format=%cI 2>/dev/null)
@@ -24,7 +27,11 @@ demo: postgres ## orders, a flaky receiver, and the proof that nothing was lost,
 	@$(GO) run ./cmd/demo
 
 test: postgres needs ## every test, on a PostgreSQL of its own; PKG=./migrate RUN=TestName narrow it, RACE=1 looks for races
-	$(WITHPG) go test -timeout 30m$(if $(RACE), -race)$(if $(RUN), -run '$(RUN)') $(PKG)
+ifeq ($(PKG),./...)
+	$(TEST) $$($(GO) list ./... | grep -v '/storm$$'); others=$$?; $(TEST) $(STORMS) && exit $$others
+else
+	$(TEST) $(PKG)
+endif
 
 test-long: postgres needs ## the same in the long form: more rows, more crashes, many minutes
 	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -count=1 -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)

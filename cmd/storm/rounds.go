@@ -8,9 +8,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"github.com/outboxctl/outboxctl/outbox/outboxtest/edit"
 	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm"
-	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/crash"
 	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/history"
 )
 
@@ -20,12 +18,14 @@ type round struct {
 	plan storm.Plan
 }
 
-// An hour is four storms, each followed by control runs.
+// An hour is four storms, each followed by control runs, of which the last is long enough to see what grows: in a storm
+// no process lives so long.
 const (
 	longStorms   = 4
-	longDuration = 12 * time.Minute
+	longDuration = 11 * time.Minute
 	controls     = 5 // after each storm
 	controlled   = 20 * time.Second
+	lasting      = 150 * time.Second
 )
 
 // rounds are the runs of a command line, each with a seed of its own.
@@ -42,6 +42,9 @@ func (o *options) rounds() []round {
 		for j := range controls {
 			calm := plan
 			calm.Seed, calm.Duration, calm.Faults = one.Seed+uint64(j+1), controlled, []string{}
+			if j == controls-1 {
+				calm.Duration = lasting
+			}
 			all = append(all, round{fmt.Sprintf("control-%d-%d", i+1, j+1), calm})
 		}
 	}
@@ -115,7 +118,7 @@ func (o *options) folder() (dir string, forget func() error, err error) {
 // build makes outboxctl from this source, and once more with crash points.
 func build(ctx context.Context, dir string) (binary, armed string, err error) {
 	binary, armed = filepath.Join(dir, "outboxctl"), filepath.Join(dir, "outboxctl-armed")
-	return binary, armed, errors.Join(edit.Build(ctx, binary), crash.Build(ctx, armed))
+	return binary, armed, storm.Build(ctx, binary, armed)
 }
 
 // checkFiles judges histories that were kept.

@@ -36,11 +36,12 @@ func (r *run) launch(name, role string, a *arms, env []string, out *os.File, arg
 	}
 	p := &process{name: name, cmd: exec.Command(binary, args...), done: make(chan struct{})}
 	p.cmd.Dir = r.dir
-	p.cmd.Env = append([]string{"PATH=/usr/bin:/bin", "HOME=" + r.dir, "GORACE=atexit_sleep_ms=0"}, env...)
+	p.cmd.Env = append([]string{"PATH=/usr/bin:/bin", "HOME=" + r.dir, "GORACE=atexit_sleep_ms=0", "OUTBOXCTL_GOROUTINES=" + r.countFile(name)}, env...)
 	p.cmd.Stderr = log
 	if out != nil {
 		p.cmd.Stdout = out
 	}
+	os.Remove(r.countFile(name)) // of the life before
 	p.began = time.Now()
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
@@ -57,6 +58,9 @@ func (r *run) launch(name, role string, a *arms, env []string, out *os.File, arg
 }
 
 func (r *run) logFile(name string) string { return filepath.Join(r.dir, name+".log") }
+
+// countFile is where a process says how many goroutines it has.
+func (r *run) countFile(name string) string { return filepath.Join(r.dir, name+".goroutines") }
 
 func (p *process) pid() int { return p.cmd.Process.Pid }
 
@@ -90,18 +94,19 @@ func state(pid int) string {
 	return letter
 }
 
-// footprint is what a process holds.
-func footprint(pid int) (rss int64, files int) {
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-	if err != nil {
-		return 0, 0
-	}
+// footprint is what a process holds; RSS is 0 when it is gone.
+func (r *run) footprint(p *process) history.Sample {
+	s := history.Sample{Name: p.name, At: time.Now()}
+	text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/statm", p.pid()))
 	if fields := strings.Fields(string(text)); len(fields) > 1 {
 		pages, _ := strconv.ParseInt(fields[1], 10, 64)
-		rss = pages * int64(os.Getpagesize())
+		s.RSS = pages * int64(os.Getpagesize())
 	}
-	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", pid))
-	return rss, len(entries)
+	entries, _ := os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.pid()))
+	s.Files = len(entries)
+	count, _ := os.ReadFile(r.countFile(p.name))
+	s.Goroutines, _ = strconv.Atoi(string(count))
+	return s
 }
 
 // queued is how long a process's threads have waited for a processor since they began.

@@ -18,7 +18,7 @@ const (
 	sessionEvery = 100 * time.Millisecond
 	idleFor      = 200 * time.Millisecond // in a transaction; beyond, it is kept
 	tickEvery    = 10 * time.Millisecond
-	waitEvery    = 50 * time.Millisecond
+	waitEvery    = 100 * time.Millisecond
 	waitedFor    = 5 * time.Millisecond  // between two looks; less is not kept
 	stalledFor   = 60 * time.Millisecond // between two ticks; beyond, the machine had no time for us, nor for others
 )
@@ -55,11 +55,11 @@ func (w *watch) sample(ctx context.Context) {
 			if p == nil {
 				continue
 			}
-			rss, files := footprint(p.pid())
+			sample := w.run.footprint(p)
 			line, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid()))
 			w.lines[strings.ReplaceAll(string(line), "\x00", " ")] = true
-			if rss > 0 {
-				add(&w.run.book, &w.run.book.h.Samples, history.Sample{Name: name, At: time.Now(), RSS: rss, Files: files})
+			if sample.RSS > 0 {
+				add(&w.run.book, &w.run.book.h.Samples, sample)
 			}
 		}
 	}

@@ -328,6 +328,18 @@ func TestEachViolationIsFoundByItsInvariantAlone(t *testing.T) {
 			t.insert(plain, "1", 0).claimed("d1", 100).requested(110, 500).claimed("d2", 5200).requested(5210, 200).delivered(5300)
 			t.end("d1", 500, "exit 0")
 		}},
+		{"an edit sends an event again", "operators", func(t *tape) {
+			e := t.insert(plain, "1", 0).claimed("d1", 4000).requested(4010, 400).ended(4050, "dead_letter", "http", 400)
+			t.command("op-1", 5000, `{"id": 1}`, "events", "edit", "1", "--reason", "mended")
+			e.replayed("op-1", 5100)
+			t.audit("op-1", 1, "edit", 5100, e)
+			e.sent(5200)
+		}},
+		{"goroutines are left behind", "flat", func(t *tape) {
+			for i := range 100 {
+				t.h.Samples = append(t.h.Samples, history.Sample{Name: "d1", At: at(1000 * i), RSS: 20 << 20, Files: 20, Goroutines: 30 + 5*i})
+			}
+		}},
 		{"memory grows", "flat", func(t *tape) {
 			for i := range 100 {
 				t.h.Samples = append(t.h.Samples, history.Sample{Name: "d1", At: at(1000 * i), RSS: int64(20+2*i) << 20, Files: 20, Goroutines: 30})

@@ -181,6 +181,19 @@ func TestWhatOnlyLooksLikeAViolationIsNone(t *testing.T) {
 			t.audit("op-1", 1, "discard", 5100, a)
 			b.sent(5200)
 		}},
+		{"a dead letter that a person edits", func(t *tape) {
+			e := t.insert(plain, "1", 0).claimed("d1", 4000).requested(4010, 400).ended(4050, "dead_letter", "http", 400)
+			t.command("op-1", 5000, `{"id": 1}`, "events", "edit", "1", "--reason", "mended")
+			e.to("op-1", 5100, *e.st)
+			t.audit("op-1", 1, "edit", 5100, e)
+		}},
+		{"an answer that a sender without a processor read too late", func(t *tape) {
+			e := t.insert(plain, "1", 0).claimed("d1", 100).requested(1000, 200)
+			for ms := 100; ms < 1100; ms += 100 {
+				t.h.Waits = append(t.h.Waits, history.Wait{Name: "d1", From: at(ms), To: at(ms + 100), Waited: 70 * time.Millisecond})
+			}
+			e.retried(1150, 1000, "timeout", 0).sent(2300)
+		}},
 		{"those behind a head that failed for good wait for a person", func(t *tape) {
 			t.insert(strict, "1", 0).claimed("d1", 4000).requested(4010, 400).ended(4050, "dead_letter", "http", 400)
 			t.insert(strict, "1", 1)
