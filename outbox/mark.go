@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-var markLimits = limits{statement: time.Second, lock: 100 * time.Millisecond}
+var markLimits = limits{statement: time.Second, lock: 100 * time.Millisecond, idle: dispatchIdle}
 
 // mayMarkSQL asks before it writes: a refusal would be an error in the server's log, every minute.
 const (

@@ -16,7 +16,7 @@ import (
 
 // queueLimits bound an exchange. The lock timeout is short: claims skip locked rows, so only a
 // settle waits, and it has a better way than waiting; see settleAlone.
-var queueLimits = limits{statement: 10 * time.Second, lock: 500 * time.Millisecond}
+var queueLimits = limits{statement: 10 * time.Second, lock: 500 * time.Millisecond, idle: dispatchIdle}
 
 // exchangeTimeout bounds an exchange as seen from here, the way to the server included.
 const exchangeTimeout = 15 * time.Second
@@ -152,7 +152,7 @@ func aboutARow(err error) bool {
 }
 
 // turnLimits bound an ordered claim, which waits for its turn.
-var turnLimits = limits{statement: queueLimits.statement, lock: 5 * time.Second}
+var turnLimits = limits{statement: queueLimits.statement, lock: 5 * time.Second, idle: dispatchIdle}
 
 // roundTrip sends the whole exchange as one pipeline. It reports whether the settle has ended well,
 // which an ordered claim that fails has no part in any more.

@@ -39,7 +39,7 @@ const (
 	lookAgain   = 10 * time.Second // between looks for those whose time has come again
 )
 
-var routeLimits = limits{statement: 15 * time.Second, lock: time.Second}
+var routeLimits = limits{statement: 15 * time.Second, lock: time.Second, idle: dispatchIdle}
 
 // Step routes up to limit events and returns how many it has looked at. While another process's
 // router is at work it returns [ErrBusy].

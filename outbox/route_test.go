@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxctl/outboxctl/outbox"
@@ -199,6 +201,66 @@ func TestOneRouterWorksAtATime(t *testing.T) {
 	}
 	tx.Rollback(ctx)
 	step(t, router(db), 1)
+}
+
+// halt is a tracer that stops its process in the middle of a step, before the first statement with a word.
+type halt struct {
+	word    string
+	reached chan struct{}
+	until   chan struct{}
+}
+
+func (h *halt) TraceQueryStart(ctx context.Context, _ *pgx.Conn, q pgx.TraceQueryStartData) context.Context {
+	if strings.Contains(q.SQL, h.word) {
+		close(h.reached)
+		<-h.until
+	}
+	return ctx
+}
+
+func (*halt) TraceQueryEnd(context.Context, *pgx.Conn, pgx.TraceQueryEndData) {}
+
+// A process that is suspended in a step holds the turn, and its locks, for some seconds and not until it goes on.
+func TestSuspendedRouterLosesItsTurn(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	db := outboxtest.DB(t)
+	emit(t, db, "/1/order.paid")
+	config := db.Config()
+	h := &halt{word: "-- outbox_unrouted", reached: make(chan struct{}), until: make(chan struct{})}
+	config.ConnConfig.Tracer = h
+	suspended, err := pgxpool.NewWithConfig(ctx, config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer suspended.Close()
+	goOn := sync.OnceFunc(func() { close(h.until) })
+	defer goOn()
+	ended := make(chan error, 1)
+	go func() {
+		_, err := router(suspended).Step(ctx, 100)
+		ended <- err
+	}()
+	<-h.reached
+	began := time.Now()
+	for {
+		n, err := router(db).Step(ctx, 100)
+		if err == nil && n == 1 {
+			break
+		}
+		if !errors.Is(err, outbox.ErrBusy) {
+			t.Fatalf("Step() = %d, %v beside a suspended router, want ErrBusy or 1 event", n, err)
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	if took := time.Since(began); took > 15*time.Second {
+		t.Errorf("a suspended router held the turn for %s, want 5s", took)
+	}
+	goOn()
+	if err := <-ended; err == nil {
+		t.Error("Step() of the suspended router = nil, want an error: it has lost its session")
+	}
 }
 
 // Whoever listens learns which destinations have news, and so does the router's own process.

@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -44,7 +45,7 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
        pg_catalog.set_config('jit', 'off', true),
        pg_catalog.set_config('intervalstyle', 'postgres', true),
        pg_catalog.set_config('bytea_output', 'hex', true),
-       pg_catalog.set_config('idle_in_transaction_session_timeout', '60s', true)`
+       pg_catalog.set_config('idle_in_transaction_session_timeout', $3, true)`
 	commitSQL = `commit`
 )
 
@@ -52,11 +53,20 @@ select pg_catalog.set_config('search_path', 'pg_catalog, pg_temp', true),
 type limits struct {
 	statement time.Duration
 	lock      time.Duration
-	reads     bool // and does nothing else
+	idle      time.Duration // between two statements; 0 = the usual minute
+	reads     bool          // and does nothing else
 }
 
+// dispatchIdle is how long a dispatcher's transaction may stand still. It holds locks that others of its kind take
+// turns at: of one that is suspended in the middle PostgreSQL ends the session, long before a lease lapses.
+const dispatchIdle = 5 * time.Second
+
 func (l limits) args() []any {
-	return []any{fmt.Sprintf("%dms", l.statement.Milliseconds()), fmt.Sprintf("%dms", l.lock.Milliseconds())}
+	var all []any
+	for _, d := range []time.Duration{l.statement, l.lock, cmp.Or(l.idle, time.Minute)} {
+		all = append(all, fmt.Sprintf("%dms", d.Milliseconds()))
+	}
+	return all
 }
 
 // inTx runs f in a transaction with the project's settings and commits it.

@@ -50,7 +50,7 @@ func (w *Worker) Live(ctx context.Context) {
 	}
 }
 
-var workerLimits = limits{statement: 5 * time.Second, lock: time.Second}
+var workerLimits = limits{statement: 5 * time.Second, lock: time.Second, idle: dispatchIdle}
 
 // beatSQL also clears away the workers that died a day ago.
 const (
