@@ -40,7 +40,7 @@ storm: postgres ## a minute of crashes, cut wires and failing receivers, judged 
 	$(GO) run ./cmd/storm --seed $(SEED)
 
 storm-long: postgres ## an hour of it with control runs between; what it leaves is in STORM_DIR
-	$(GO) run ./cmd/storm --long --rate 200 --seed $(SEED) --dir $(STORM_DIR)
+	$(GO) run ./cmd/storm --long --rate 200 --every 1300ms --seed $(SEED) --dir $(STORM_DIR)
 
 mutants: postgres needs ## programs with one mistake each, every one of which storms or tests must find: half an hour; ONLY=lease picks some
 	$(WITHPG) $(GO) run ./cmd/mutants $(ONLY)
