@@ -88,7 +88,8 @@ func parse(args []string) (*options, error) {
 	f.BoolVar(&o.quiet, "quiet", false, "no operators")
 	f.BoolVar(&o.long, "long", false, "an hour: storms with control runs between them; --duration does not count")
 	f.StringVar(&o.dir, "dir", "", "where logs and histories are kept; without it, only those of a run that failed are")
-	f.StringVar(&o.binary, "binary", "", "an outboxctl to run instead of the one that this source makes; without crash points")
+	f.StringVar(&o.binary, "binary", "", "an outboxctl to run instead of the one that this source makes")
+	f.StringVar(&o.armed, "armed", "", "with --binary: the same with crash points; without it there are no such faults")
 	f.Usage = func() {
 		fmt.Fprint(f.Output(), "Usage:\n  storm [flags]\n  storm check HISTORY...\n\nFlags:\n")
 		f.PrintDefaults()
@@ -104,6 +105,8 @@ func parse(args []string) (*options, error) {
 		wrong = "--control has no faults"
 	case o.duration <= 0 || o.every <= 0 || o.rate <= 0:
 		wrong = "--duration, --every and --rate are more than 0"
+	case o.armed != "" && o.binary == "":
+		wrong = "--armed needs --binary"
 	case o.long && (o.control || o.faults != ""):
 		wrong = "--long has faults of all kinds, and control runs"
 	}

@@ -73,7 +73,7 @@ func crashAt(point string) strike {
 			}
 			if point == atStop {
 				r.fleet.awaitWorking(ctx, target)
-				pause(ctx, nil, 1500*time.Millisecond) // until its loops have begun, which alone come by
+				r.awaitWorker(ctx, target, next.began) // its loops, which alone come by
 				next.signal(syscall.SIGTERM)
 			}
 			wait(next.done, 15*time.Second)
@@ -86,6 +86,23 @@ func crashAt(point string) strike {
 		}
 		return ""
 	}
+}
+
+const workerSQL = `
+select exists (
+  select
+    from outbox_workers
+   where name = $1
+     and started_at > $2)`
+
+// awaitWorker returns soon after a dispatcher has said in the table that it lives, or does not.
+func (r *run) awaitWorker(ctx context.Context, name string, since time.Time) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for there := false; !there && pause(ctx, nil, 50*time.Millisecond); {
+		_ = r.admin.QueryRow(ctx, workerSQL, name, since.Add(-time.Millisecond)).Scan(&there) // PostgreSQL may be away
+	}
+	pause(ctx, nil, time.Second)
 }
 
 // nth draws how often a point is passed before it is deadly: few come by often.

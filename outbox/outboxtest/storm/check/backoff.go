@@ -38,7 +38,7 @@ func (s *story) judgeWait(c *claim, d *history.Destination, v *verdict) {
 	st := c.end.New
 	wait := st.Next.Sub(c.end.At)
 	least, most := bounds(d, st, c.request)
-	early := least - slack // a row may be written a little before its trigger runs
+	early := least - slack - s.starved(c.app, c.at, c.end.At) // a row may be written a little before its trigger runs
 	if wait >= early && wait <= most+tick || wait < early && wait > least-time.Minute && s.hurt(c.app, c.end.At.Add(-time.Minute), c.end.At, ofDatabase) != nil {
 		return
 	}

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"time"
-
-	"github.com/outboxctl/outboxctl/outbox/outboxtest/storm/history"
 )
 
 // judgeDuplicates: what a receiver has taken comes again only for a reason that lies outside the program. How much a
@@ -150,16 +148,15 @@ func (s *story) reasonOfSettled(first *request, at repeat) (repeat, bool) {
 	at.why = "answer lost"
 	lost := first.Left || first.Behaviour != "" && first.Behaviour != "ok" ||
 		s.Setup.Destinations != nil && first.Done.Sub(first.Began) >= s.timeout(c.dest)-slack ||
-		s.hurt(c.app, first.Began.Add(-slack), c.end.At, ofWire, ofProcesses) != nil || s.starved(first)
+		s.hurt(c.app, first.Began.Add(-slack), c.end.At, ofWire, ofProcesses) != nil || s.readLate(first)
 	return at, lost
 }
 
-// starved reports whether the sender and the wires waited for a processor through half of a request's timeout: then an
-// answer that was given in time need not have been read in time.
-func (s *story) starved(r *request) bool {
+// readLate reports whether the sender starved through half of a request's timeout: then it need not have read in time
+// what was answered in time.
+func (s *story) readLate(r *request) bool {
 	timeout := s.timeout(r.Dest)
-	from := r.Began.Add(-timeout)
-	return timeout > 0 && s.waited(r.claim.app, from, r.claim.end.At)+s.waited(history.Runner, from, r.claim.end.At) >= timeout/2
+	return timeout > 0 && s.starved(r.claim.app, r.Began.Add(-timeout), r.claim.end.At) >= timeout/2
 }
 
 func (s *story) timeout(dest string) time.Duration {
@@ -182,5 +179,5 @@ func (s *story) reasonOfLapsed(first, again *request, at repeat) (repeat, bool) 
 		return at, true
 	}
 	at.why = "lease lost"
-	return at, s.hurt(c.app, c.at, again.Began, ofDatabase, ofProcesses) != nil
+	return at, s.hurt(c.app, c.at, again.Began, ofDatabase, ofProcesses) != nil || s.starved(c.app, c.at, again.Began) >= s.Setup.Lease/2
 }

@@ -37,12 +37,18 @@ func judgeRecovery(s *story, v *verdict) {
 }
 
 func (s *story) judgeEnd(l *life, last step, from time.Time, v *verdict) {
-	by := from.Add(s.budget(last.New.Dest))
+	by, end := from.Add(s.budget(last.New.Dest)), s.Ended
+	if ended(last.New) {
+		end = last.At
+	}
+	if end.After(by) { // what there was no processor for could not be faster
+		by = by.Add(s.waited(history.Runner, from, end))
+	}
 	switch {
-	case ended(last.New) && last.At.After(by):
+	case ended(last.New) && end.After(by):
 		v.wrong("event %s (id %d) became %s at %s, %s after it could go on at %s",
 			l.key, l.id, last.New.Status, clock(last.At), last.At.Sub(from).Round(time.Millisecond), clock(from))
-	case !ended(last.New) && s.Ended.After(by):
+	case !ended(last.New) && end.After(by):
 		v.wrong("event %s (id %d) is %s at the end (%s) in attempt %d, and could go on from %s on",
 			l.key, l.id, last.New.Status, clock(s.Ended), last.New.Attempts, clock(from))
 	}

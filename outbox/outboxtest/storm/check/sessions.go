@@ -24,7 +24,7 @@ func judgeSessions(s *story, v *verdict) {
 			continue
 		}
 		from := x.At.Add(-x.Since - slack)
-		if x.Since-s.waited(x.App, from, x.At)-s.waited(history.Runner, from, x.At) <= maxIdle {
+		if x.Since-s.starved(x.App, from, x.At) <= maxIdle {
 			continue
 		}
 		if s.hurt(x.App, from, x.At, ofProcesses, ofDatabase) != nil || p != nil && !p.End.IsZero() && p.End.Before(x.At) {
@@ -38,14 +38,4 @@ func judgeSessions(s *story, v *verdict) {
 		}
 		v.wrong("a session of %s was idle in a transaction for %s at %s, after: %s", x.App, x.Since.Round(time.Millisecond), clock(x.At), x.After)
 	}
-}
-
-// waited is how long a process waited for a processor in that time.
-func (s *story) waited(name string, from, to time.Time) (total time.Duration) {
-	for _, w := range s.Waits {
-		if w.Name == name && w.To.After(from) && w.From.Before(to) {
-			total += w.Waited
-		}
-	}
-	return total
 }
