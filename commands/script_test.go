@@ -6,36 +6,42 @@ import (
 	"net/http"
 	"os"
 	"os/exec"
-	"os/signal"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"github.com/outboxctl/outboxctl/commands"
 	"github.com/outboxctl/outboxctl/outbox/outboxtest"
 )
 
-// TestMain lets scripts run outboxctl as a process of its own, which is this binary again.
+// TestMain puts outboxctl on the path, for scripts to run. It is without the race detector, which a thousand short
+// processes would spend minutes on; the processes of cmd/outboxctl's tests have it.
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"outboxctl": func() {
-		signals := make(chan os.Signal, 8)
-		signal.Notify(signals, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-		os.Exit(commands.Main(commands.Process{
-			Args:    os.Args[1:],
-			In:      os.Stdin,
-			Out:     os.Stdout,
-			Err:     os.Stderr,
-			Getenv:  os.Getenv,
-			Signals: signals,
-			Build:   commands.Build{Version: "1.2.3", Commit: "c0ffee", Date: "2026-01-02T03:04:05Z"},
-		}))
-	}})
+	dir, err := os.MkdirTemp("", "outboxctl-script-")
+	if err == nil {
+		err = build(filepath.Join(dir, "outboxctl"))
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+	os.Setenv("PATH", dir+string(filepath.ListSeparator)+os.Getenv("PATH"))
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+func build(file string) error {
+	const version = "-X main.version=1.2.3 -X main.commit=c0ffee -X main.date=2026-01-02T03:04:05Z"
+	if out, err := exec.Command("go", "build", "-ldflags", version, "-o", file, "../cmd/outboxctl").CombinedOutput(); err != nil {
+		return fmt.Errorf("go build: %w: %s", err, out)
+	}
+	return nil
 }
 
 // TestScripts runs testdata/script: what a person types and sees, one script per command and
@@ -80,7 +86,6 @@ func setUp(env *testscript.Env) error {
 	env.Values[keyT], env.Values[keyReceiver] = t, new(*outboxtest.Receiver)
 	env.Setenv("DATABASE_URL", outboxtest.Empty(t))
 	env.Setenv("HOME", env.WorkDir)
-	env.Setenv("GORACE", "atexit_sleep_ms=0") // else a process takes a second to exit
 	return nil
 }
 
