@@ -22,7 +22,7 @@ type round struct {
 // no process lives so long.
 const (
 	longStorms   = 4
-	longDuration = 11 * time.Minute
+	longDuration = 10 * time.Minute
 	controls     = 5 // after each storm
 	controlled   = 20 * time.Second
 	lasting      = 150 * time.Second

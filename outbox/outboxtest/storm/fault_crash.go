@@ -55,15 +55,17 @@ func (a *arms) proof(p *process) string {
 	return fmt.Sprintf("pid %d: %s, at point %s (passed %d times) at %s", d.Pid, p.how(), d.Point, a.nth, d.At.Format("15:04:05.000"))
 }
 
-// crashAt stops a dispatcher and has its next life end at a point. One that does not come by is ended, and the next tried.
+// crashAt stops a dispatcher and has its next life end at a point. One that does not come by so often is ended, and
+// the next one tried, for which the first time is enough.
 func crashAt(point string) strike {
 	return func(ctx context.Context, r *run, target string, random *rand.Rand) string {
-		for range 3 {
+		n := nth(point, random)
+		for range 8 {
 			p := r.fleet.await(ctx, target)
 			if p == nil {
 				return ""
 			}
-			a := r.arms(point, nth(point, random), target)
+			a := r.arms(point, n, target)
 			r.fleet.arm(target, a)
 			p.signal(syscall.SIGTERM)
 			<-p.done
@@ -83,6 +85,7 @@ func crashAt(point string) strike {
 			if proof := a.proof(next); proof != "" {
 				return proof
 			}
+			n = 1
 		}
 		return ""
 	}

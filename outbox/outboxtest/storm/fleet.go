@@ -105,12 +105,23 @@ func (f *fleet) now(name string) *process {
 	return nil
 }
 
-// reload tells all to read their secrets again.
-func (f *fleet) reload() {
+// reload tells all to read their secrets again. One that has just been started may have read them already, and is told
+// as soon as it works, for before that SIGHUP is its end; one that is suspended hears of it later.
+func (f *fleet) reload(ctx context.Context) {
+	ctx = context.WithoutCancel(ctx) // the last ones, too
 	for _, name := range f.run.names() {
-		if p := f.now(name); p != nil && f.working(name) { // before that, SIGHUP is its end
-			p.signal(syscall.SIGHUP)
+		p := f.now(name)
+		if p == nil {
+			continue
 		}
+		f.wg.Go(func() {
+			for !f.reached(p) {
+				if !p.alive() || !pause(ctx, nil, 100*time.Millisecond) {
+					return
+				}
+			}
+			p.signal(syscall.SIGHUP)
+		})
 	}
 }
 
@@ -147,10 +158,12 @@ select exists (
 // working reports whether a name's process has come as far as the database.
 func (f *fleet) working(name string) bool {
 	p := f.now(name)
-	if p == nil || state(p.pid()) == "T" {
-		return false
-	}
+	return p != nil && state(p.pid()) != "T" && f.reached(p)
+}
+
+// reached reports whether a process has a session, or had one lately.
+func (f *fleet) reached(p *process) bool {
 	var there bool
-	err := f.run.admin.QueryRow(context.Background(), heartbeatSQL, name, p.began.Add(-time.Millisecond)).Scan(&there)
+	err := f.run.admin.QueryRow(context.Background(), heartbeatSQL, p.name, p.began.Add(-time.Millisecond)).Scan(&there)
 	return err == nil && there
 }

@@ -141,13 +141,13 @@ func (o *operators) rotate(ctx context.Context) {
 		o.run.fail(err)
 		return
 	}
-	o.run.fleet.reload()
+	o.run.fleet.reload(ctx)
 	pause(ctx, nil, between(o.random, 500*time.Millisecond, 3*time.Second))
 	if err := v.retire(dest); err != nil {
 		o.run.fail(err)
 		return
 	}
-	o.run.fleet.reload()
+	o.run.fleet.reload(ctx)
 }
 
 func (o *operators) stats(ctx context.Context) { o.command(ctx, operatorRole, "stats") }

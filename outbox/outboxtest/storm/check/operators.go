@@ -154,7 +154,7 @@ func (s *story) judgeCommand(c *history.Command, how *change, steps []step, reco
 	if !ok || doc.DryRun || how.did == nil {
 		return
 	}
-	if how.one {
+	if how.one && doc.Operation != 0 { // of an event that is already as it shall be nothing is changed
 		doc.Done = 1
 	}
 	if n := total(changed); int64(n) != doc.Done {
