@@ -330,7 +330,7 @@ func TestEachViolationIsFoundByItsInvariantAlone(t *testing.T) {
 		}},
 		{"an edit sends an event again", "operators", func(t *tape) {
 			e := t.insert(plain, "1", 0).claimed("d1", 4000).requested(4010, 400).ended(4050, "dead_letter", "http", 400)
-			t.command("op-1", 5000, `{"id": 1, "operation": 1}`, "events", "edit", "1", "--reason", "mended")
+			t.command("op-1", 5000, `{"id": 1, "operation": 1}`, "events", "edit", "1")
 			e.replayed("op-1", 5100)
 			t.audit("op-1", 1, "edit", 5100, e)
 			e.sent(5200)

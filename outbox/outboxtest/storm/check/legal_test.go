@@ -183,7 +183,7 @@ func TestWhatOnlyLooksLikeAViolationIsNone(t *testing.T) {
 		}},
 		{"a dead letter that a person edits", func(t *tape) {
 			e := t.insert(plain, "1", 0).claimed("d1", 4000).requested(4010, 400).ended(4050, "dead_letter", "http", 400)
-			t.command("op-1", 5000, `{"id": 1, "operation": 1}`, "events", "edit", "1", "--reason", "mended")
+			t.command("op-1", 5000, `{"id": 1, "operation": 1}`, "events", "edit", "1")
 			e.to("op-1", 5100, *e.st)
 			t.audit("op-1", 1, "edit", 5100, e)
 		}},
