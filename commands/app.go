@@ -28,7 +28,7 @@ type Process struct {
 	Out     io.Writer // results
 	Err     io.Writer // everything else
 	Getenv  func(string) string
-	Signals <-chan os.Signal // SIGINT, SIGTERM: stop; again: stop now; SIGHUP: read secrets again
+	Signals <-chan os.Signal // SIGINT, SIGTERM: stop; again: stop now; SIGHUP: read secrets and destinations again
 	Build   Build
 }
 
