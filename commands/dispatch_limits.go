@@ -18,7 +18,7 @@ import (
 func (d *destination) limitFlags(fs *pflag.FlagSet) {
 	d.share, d.cooldown = 0.2, durationValue(30*time.Second)
 	fs.Var(&d.rate, "rate", "requests at most: 100/s, 600/m, 1000/h")
-	fs.IntVar(&d.tenant, "tenant-parallel", 0, "`number` of one tenant's events being sent at once, at most")
+	fs.IntVar(&d.tenant, "tenant-parallel", 0, "`number` of one tenant's events claimed and not yet answered, at most")
 	fs.Var(&d.tenantsBy, "tenant-rate", "requests of one tenant at most, like --rate")
 	fs.Var(&d.share, "retry-share", "`share` of --parallel that retries may take while fresh events wait; one at least")
 	fs.IntVar(&d.breaker, "breaker", 0, "after this `number` of failures in a row send nothing for a while")
