@@ -11,6 +11,8 @@ STORM_DIR ?= bin/storm
 ONLY     ?=
 
 TEST      = $(WITHPG) go test -timeout 30m$(if $(RACE), -race)$(if $(RUN), -run '$(RUN)')
+TESTLONG  = OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -count=1 -timeout 90m$(if $(RUN), -run '$(RUN)')
+OTHERS    = $$($(GO) list ./... | grep -v 'cmd/storm$$')
 STORMS    = ./cmd/storm# they load the machine, and have it to themselves
 
 VERSION  ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo dev)
@@ -28,13 +30,17 @@ demo: postgres ## orders, a flaky receiver, and the proof that nothing was lost,
 
 test: postgres needs ## every test, on a PostgreSQL of its own; PKG=./migrate RUN=TestName narrow it, RACE=1 looks for races
 ifeq ($(PKG),./...)
-	$(TEST) $$($(GO) list ./... | grep -v 'cmd/storm$$'); others=$$?; $(TEST) $(STORMS) && exit $$others
+	$(TEST) $(OTHERS); others=$$?; $(TEST) $(STORMS) && exit $$others
 else
 	$(TEST) $(PKG)
 endif
 
 test-long: postgres needs ## the same in the long form: more rows, more crashes, many minutes
-	OUTBOXCTL_TEST_LONG=1 $(WITHPG) go test -count=1 -timeout 90m$(if $(RUN), -run '$(RUN)') $(PKG)
+ifeq ($(PKG),./...)
+	$(TESTLONG) $(OTHERS); others=$$?; $(TESTLONG) $(STORMS) && exit $$others
+else
+	$(TESTLONG) $(PKG)
+endif
 
 storm: postgres ## a minute of crashes, cut wires and failing receivers, judged promise by promise; SEED=7 is another one
 	$(GO) run ./cmd/storm --seed $(SEED)
