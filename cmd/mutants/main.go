@@ -5,7 +5,8 @@
 //	make mutants            # all of them: half an hour
 //	make mutants ONLY=lease # those with the word in their names
 //
-// Exit codes: 0 every mutant was found and nothing else; 1 one was not, or a control run found something; 2 usage.
+// Exit codes: 0 every mutant was found and nothing else; 1 one was not, or a control run found something; 2 usage;
+// 130 interrupted.
 package main
 
 import (
