@@ -153,9 +153,29 @@ type routable struct {
 	leased bool
 }
 
-// page returns events that may be routed now, locked. One that is held by somebody else holds the
-// later ones of its aggregate, as far as this page knows them.
+// widest is how many times as far as usual a step looks that meets none but held events.
+const widest = 64
+
+// page returns events that may be routed now, locked. Those that somebody else holds, however many, do not hide what
+// is behind them.
 func (r *Router) page(ctx context.Context, tx pgx.Tx, limit int) ([]routable, error) {
+	from, last := *r, 0
+	for size := limit; ; size *= 8 {
+		*r = from
+		seen, err := r.look(ctx, tx, size)
+		if err != nil || len(seen) == 0 {
+			return nil, err
+		}
+		free, err := r.lock(ctx, tx, seen)
+		if err != nil || len(free) > 0 || len(seen) == last || size >= widest*limit {
+			return free[:min(len(free), limit)], err
+		}
+		last = len(seen)
+	}
+}
+
+// look returns events to be routed, held or not, and goes on with the walk.
+func (r *Router) look(ctx context.Context, tx pgx.Tx, limit int) ([]routable, error) {
 	page, err := r.walk(ctx, tx, r.begun, false, limit)
 	if err == nil && len(page) < limit && r.begun {
 		var before []routable
@@ -172,7 +192,7 @@ func (r *Router) page(ctx context.Context, tx pgx.Tx, limit int) ([]routable, er
 		return nil, err
 	}
 	r.after = page[len(page)-1].TenantID
-	return r.lock(ctx, tx, page)
+	return page, nil
 }
 
 // walk reads the shares of the tenants behind the place, or up to it, or of all.
@@ -201,6 +221,8 @@ func (r *Router) read(ctx context.Context, tx pgx.Tx, sql string, args pgx.Named
 	})
 }
 
+// lock returns those that nobody else holds. One that is held holds the later ones of its aggregate, as far as this
+// page knows them.
 func (r *Router) lock(ctx context.Context, tx pgx.Tx, page []routable) ([]routable, error) {
 	rows, err := tx.Query(ctx, r.store.sql(lockRoutableSQL), pgx.NamedArgs{"ids": idsOf(page)})
 	if err != nil {
@@ -241,6 +263,9 @@ type routing struct {
 	copied  []int64 // originals
 	copies  []string
 	origins []string
+
+	meant   []int64 // originals of shadow copies that real routes now lead to
+	meantTo []string
 }
 
 func (b *routing) size() int { return len(b.unwanted) + len(b.ids) }
@@ -260,7 +285,7 @@ func (b *routing) copyTo(id int64, origin string, destinations ...string) {
 
 // copiesSQL finds what events have been copied to already: shadows, as a rule.
 const copiesSQL = `
-select o.id, c.destination
+select o.id, c.destination, c.origin like 'shadow%' as shadow
   from {schema}.outbox o -- outbox_pkey
   join {schema}.outbox c -- outbox_key
     on c.idempotency_key = o.idempotency_key
@@ -274,22 +299,25 @@ type copied struct {
 	destination string
 }
 
-func (r *Router) copies(ctx context.Context, tx pgx.Tx, page []routable) (map[copied]bool, error) {
+// copies reports of each copy that is there whether it is a shadow.
+func (r *Router) copies(ctx context.Context, tx pgx.Tx, page []routable) (have map[copied]bool, err error) {
 	rows, err := tx.Query(ctx, r.store.sql(copiesSQL), pgx.NamedArgs{"ids": idsOf(page)})
 	if err != nil {
 		return nil, err
 	}
-	have := map[copied]bool{}
+	have = map[copied]bool{}
 	var c copied
-	_, err = pgx.ForEachRow(rows, []any{&c.id, &c.destination}, func() error {
-		have[c] = true
+	var shadow bool
+	_, err = pgx.ForEachRow(rows, []any{&c.id, &c.destination, &shadow}, func() error {
+		have[c] = shadow
 		return nil
 	})
 	return have, err
 }
 
 // decide gives each row to the first destination that has no copy of it. If all have one there is
-// nothing left for the row to do: it ends as its own duplicate.
+// nothing left for the row to do: it ends as its own duplicate. A shadow copy that serves a real route is a
+// shadow no more, for what becomes of it is now what becomes of the event.
 func (r *Router) decide(page []routable, have map[copied]bool) (b routing) {
 	for i := range page {
 		ev := &page[i].Event
@@ -299,7 +327,16 @@ func (r *Router) decide(page []routable, have map[copied]bool) (b routing) {
 			b.unwanted = append(b.unwanted, ev.ID)
 			continue
 		}
-		own := max(slices.IndexFunc(to.To, func(name string) bool { return !have[copied{ev.ID, name}] }), 0)
+		own := 0
+		for n, name := range slices.Backward(to.To) {
+			shadow, there := have[copied{ev.ID, name}]
+			if !there {
+				own = n
+			}
+			if shadow {
+				b.meant, b.meantTo = append(b.meant, ev.ID), append(b.meantTo, name)
+			}
+		}
 		b.ids, b.destinations = append(b.ids, ev.ID), append(b.destinations, to.To[own])
 		b.copyTo(ev.ID, "", slices.Delete(slices.Clone(to.To), own, own+1)...)
 	}
@@ -318,6 +355,16 @@ select coalesce(o.source_id, o.id), o.tenant_id, o.aggregate_type, o.aggregate_i
   join {schema}.outbox o on o.id = c.id -- outbox_pkey
  order by coalesce(o.source_id, o.id), c.destination
     on conflict (idempotency_key, destination) do nothing`
+
+	meantSQL = `
+update {schema}.outbox c
+   set origin = '', updated_at = clock_timestamp()
+  from unnest(@ids::bigint[], @destinations::text[]) v(id, destination)
+  join {schema}.outbox o on o.id = v.id -- outbox_pkey
+ where c.idempotency_key = o.idempotency_key -- outbox_key
+   and c.destination = v.destination
+   and c.source_id = coalesce(o.source_id, o.id)
+   and c.origin like 'shadow%'`
 
 	// A key that the destination has already would break the index: those rows, few if any, are left for
 	// duplicateSQL.
@@ -364,6 +411,7 @@ func (r *Router) apply(ctx context.Context, tx pgx.Tx, b *routing) error {
 		}
 	}
 	to := pgx.NamedArgs{"ids": b.ids, "destinations": b.destinations}
+	queue(meantSQL, len(b.meant), pgx.NamedArgs{"ids": b.meant, "destinations": b.meantTo})
 	queue(copySQL, len(b.copied), pgx.NamedArgs{"ids": b.copied, "destinations": b.copies, "origins": b.origins})
 	sent := 0
 	if len(b.ids) > 0 {

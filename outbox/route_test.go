@@ -131,6 +131,42 @@ func TestRouterKnowsItsOwnCopies(t *testing.T) {
 	}
 }
 
+// A copy that was a shadow serves the route that now leads to its destination, and what becomes of it counts.
+func TestRealRouteTakesAShadowCopyOver(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	emit(t, db, "/1/order.shadowed")
+	store := outbox.NewStore(db, "public")
+	step(t, store.Router(outbox.Routes{{To: []string{"staging"}, Shadow: true}}), 1)
+	if got, want := routed(t, db), "1: order.shadowed later\n1: order.shadowed staging shadow"; got != want {
+		t.Fatalf("rows:\n%s\nwant\n%s", got, want)
+	}
+	exec(t, db, `update outbox set status = 'failed', finished_at = now() where destination = 'staging'`)
+
+	r := store.Router(outbox.Routes{{To: []string{"staging"}}, {To: []string{"crm"}}})
+	if n, err := r.Review(t.Context(), 100); err != nil || n != 1 {
+		t.Fatalf("Review() = %d, %v, want 1", n, err)
+	}
+	step(t, r, 1)
+	if got, want := routed(t, db), "1: order.shadowed crm\n1: order.shadowed staging failed"; got != want {
+		t.Errorf("rows:\n%s\nwant\n%s", got, want)
+	}
+}
+
+// However many events somebody holds, those behind them are found.
+func TestHeldEventsHideNoOthersFromTheRouter(t *testing.T) {
+	t.Parallel()
+	db := outboxtest.DB(t)
+	exec(t, db, `insert into outbox (aggregate_type, aggregate_id, event_type, payload, status, lease, lease_until)
+		select 'order', n::text, 'order.paid', '{}', 'in_progress', 'w/1', now() + interval '1 minute' from generate_series(1, 150) n`)
+	emit(t, db, "/1/order.paid", "/a/order.paid", "/b/order.paid") // the first is behind one that is held
+	step(t, router(db), 2)
+	exec(t, db, `update outbox set lease_until = now() - interval '1 s' where id = 1`)
+	step(t, router(db), 1)
+	step(t, router(db), 1)
+	step(t, router(db), 0)
+}
+
 // What is leased or locked stays, and keeps the later events of its aggregate back.
 func TestRouterKeepsTheOrderOfAggregates(t *testing.T) {
 	t.Parallel()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outboxctl/outboxctl/outbox"
@@ -49,6 +50,11 @@ func (t *Table) route(r *Row, routes outbox.Routes, now time.Time) {
 		ID: r.ID, TenantID: r.TenantID, AggregateType: r.AggregateType, AggregateID: r.AggregateID,
 		Type: r.EventType, SchemaVersion: r.SchemaVersion, Headers: r.Headers,
 	})
+	for _, name := range to.To {
+		if c := t.find(r.Key, name); t.hasCopy(r, name) && strings.HasPrefix(c.Origin, outbox.ShadowOrigin) {
+			c.Origin, c.UpdatedAt = "", now
+		}
+	}
 	own := slices.IndexFunc(to.To, func(name string) bool { return !t.hasCopy(r, name) })
 	for _, name := range to.Shadow {
 		t.Insert(now, copyOf(r, name, outbox.ShadowOrigin))
