@@ -39,7 +39,7 @@ func (s *story) judgeWait(c *claim, d *history.Destination, v *verdict) {
 	wait := st.Next.Sub(c.end.At)
 	least, most := bounds(d, st, c.request)
 	early := least - slack - s.starved(c.app, c.at, c.end.At) // a row may be written a little before its trigger runs
-	if wait >= early && wait <= most+tick || wait < early && wait > least-time.Minute && s.hurt(c.app, c.end.At.Add(-time.Minute), c.end.At, ofDatabase) != nil {
+	if wait >= early && wait <= most+tick || wait < early && wait > least-time.Minute && s.hurt(c.app, c.dest, c.end.At.Add(-time.Minute), c.end.At, ofDatabase) != nil {
 		return
 	}
 	v.wrong("event %s (id %d) waits %s after attempt %d (%s, settled at %s); it should be %s to %s",

@@ -101,6 +101,13 @@ func TestEachViolationIsFoundByItsInvariantAlone(t *testing.T) {
 			e := t.insert(plain, "1", 0).claimed("d1", 100).requested(110, 200)
 			e.retried(200, 1000, "timeout", 0).sent(1300)
 		}},
+		{"sent again for a fault of another destination", "duplicates explained", func(t *tape) {
+			t.fault("wire:reset", "wire orders", 90, 300)
+			t.fault("receiver:hang", "receiver audit", 90, 300)
+			t.fault("terminate", "sessions of d2", 90, 300)
+			e := t.insert(plain, "1", 0).claimed("d1", 100).requested(110, 200)
+			e.retried(200, 1000, "timeout", 0).sent(1300)
+		}},
 		{"lapsed without any fault", "duplicates explained", func(t *tape) {
 			t.insert(plain, "1", 0).claimed("d1", 100).requested(110, 200).claimed("d2", 5200).requested(5210, 200).delivered(5300)
 		}},

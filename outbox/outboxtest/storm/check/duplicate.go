@@ -114,7 +114,7 @@ func (s *story) reason(first, again *request) (repeat, bool) {
 	at := repeat{app: c.app, dest: c.dest}
 	if a := again.claim; a != nil && a != c && a.n < c.n {
 		at.why = "delayed"
-		return at, s.hurt(a.app, a.at, again.Began, ofProcesses, ofWire, ofDatabase) != nil
+		return at, s.hurt(a.app, a.dest, a.at, again.Began, ofProcesses, ofWire, ofDatabase) != nil
 	}
 	switch c.how {
 	case settled:
@@ -143,12 +143,12 @@ func (s *story) reasonOfSettled(first *request, at repeat) (repeat, bool) {
 	case st.Kind == "shutdown":
 		at.why = "stop"
 		p := s.process(c.app, c.at)
-		return at, p != nil && !p.End.IsZero() || s.hurt(c.app, first.Began, c.end.At, ofProcesses) != nil
+		return at, p != nil && !p.End.IsZero() || s.hurt(c.app, c.dest, first.Began, c.end.At, ofProcesses) != nil
 	}
 	at.why = "answer lost"
 	lost := first.Left || first.Behaviour != "" && first.Behaviour != "ok" ||
 		s.Setup.Destinations != nil && first.Done.Sub(first.Began) >= s.timeout(c.dest)-slack ||
-		s.hurt(c.app, first.Began.Add(-slack), c.end.At, ofWire, ofProcesses) != nil || s.readLate(first)
+		s.hurt(c.app, c.dest, first.Began.Add(-slack), c.end.At, ofWire, ofProcesses) != nil || s.readLate(first)
 	return at, lost
 }
 
@@ -172,12 +172,12 @@ func (s *story) reasonOfLapsed(first, again *request, at repeat) (repeat, bool) 
 	c := first.claim
 	if end, yes := s.died(c, c.over()); yes && end.Before(again.Began) {
 		at.why, at.end = "death", end
-		return at, s.hurt(c.app, c.at, end.Add(slack), ofProcesses, ofDatabase) != nil
+		return at, s.hurt(c.app, c.dest, c.at, end.Add(slack), ofProcesses, ofDatabase) != nil
 	}
 	if f := s.suspended(c.app, c.at, again.Began); f != nil {
 		at.why, at.end = "stop", f.End
 		return at, true
 	}
 	at.why = "lease lost"
-	return at, s.hurt(c.app, c.at, again.Began, ofDatabase, ofProcesses) != nil || s.starved(c.app, c.at, again.Began) >= s.Setup.Lease/2
+	return at, s.hurt(c.app, c.dest, c.at, again.Began, ofDatabase, ofProcesses) != nil || s.starved(c.app, c.at, again.Began) >= s.Setup.Lease/2
 }

@@ -47,13 +47,31 @@ func hits(f *history.Fault, app string) bool {
 	return f.Target == app || f.Target == "" || strings.HasPrefix(f.Target, app+" ")
 }
 
-// hurt finds a fault that a process could have suffered from at some time from from to to: one of its own, one of
-// the database's, or one of the wire's.
-func (s *story) hurt(app string, from, to time.Time, sorts ...[]string) *history.Fault {
+// concerns reports whether a process can suffer from a fault at a destination: from one of its own, of its wire, of its
+// sessions, of the destination's receiver or wire, and of the server as a whole. A session that is frozen may hold what
+// others wait for.
+func concerns(f *history.Fault, app, dest string) bool {
+	_, name, _ := strings.Cut(f.Target, " ")
+	switch sort(f) {
+	case "kill", "crash", "stop", "term":
+		return hits(f, app)
+	case "wire":
+		return name == app || name == dest
+	case "receiver":
+		return name == dest
+	case "terminate":
+		return name == "of "+app
+	}
+	return true
+}
+
+// hurt finds a fault that a process could have suffered from at a destination, at some time from from to to; "" is none
+// in particular.
+func (s *story) hurt(app, dest string, from, to time.Time, sorts ...[]string) *history.Fault {
 	for _, some := range sorts {
 		for i := range s.Faults {
 			f := &s.Faults[i]
-			if is(f, some) && overlaps(f, from, to) && (!is(f, ofProcesses) || hits(f, app)) {
+			if is(f, some) && overlaps(f, from, to) && concerns(f, app, dest) {
 				return f
 			}
 		}

@@ -53,7 +53,7 @@ func (s *story) judgeUnleased(r *request, late map[lateness]int, v *verdict) {
 	if !r.Began.After(c.over().Add(slack)) {
 		return
 	}
-	if s.hurt(c.app, c.at, r.Began, ofWire) != nil {
+	if s.hurt(c.app, c.dest, c.at, r.Began, ofWire) != nil {
 		return
 	}
 	f := s.suspended(c.app, c.at, r.Began)
@@ -67,7 +67,7 @@ func (s *story) judgeUnleased(r *request, late map[lateness]int, v *verdict) {
 
 // suspended finds a fault that stopped a process for a while between two times.
 func (s *story) suspended(app string, from, to time.Time) *history.Fault {
-	return s.hurt(app, from, to, []string{"stop"})
+	return s.hurt(app, "", from, to, []string{"stop"})
 }
 
 func (s *story) parallel(dest string) int {

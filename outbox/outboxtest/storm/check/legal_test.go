@@ -54,7 +54,7 @@ func TestWhatOnlyLooksLikeAViolationIsNone(t *testing.T) {
 		{"an answer that was lost on the wire", func(t *tape) {
 			t.insert(plain, "1", 0).claimed("d1", 100).requested(110, 200)
 			e := t.events[0].retried(1150, 1000, "timeout", 0)
-			t.fault("wire:reset", "receiver", 90, 300)
+			t.fault("wire:reset", "wire plain", 90, 300)
 			e.sent(2300)
 		}},
 		{"an answer that came too late", func(t *tape) {
@@ -99,7 +99,7 @@ func TestWhatOnlyLooksLikeAViolationIsNone(t *testing.T) {
 			t.h.Requests = append(t.h.Requests, late)
 		}},
 		{"a request that the wire holds up beyond its lease", func(t *tape) {
-			t.fault("wire:blackhole", "receiver", 90, 6000)
+			t.fault("wire:blackhole", "wire plain", 90, 6000)
 			e := t.insert(plain, "1", 0).claimed("d1", 100).retried(1150, 1000, "timeout", 0).claimed("d1", 6100).requested(6110, 200).delivered(6150)
 			late := *t.last()
 			late.ID, late.Attempt, late.Began, late.At, late.Done = "late", 1, at(6130), at(6131), at(6140)
@@ -199,7 +199,7 @@ func TestWhatOnlyLooksLikeAViolationIsNone(t *testing.T) {
 			t.insert(strict, "1", 1)
 		}},
 		{"a claim whose answer was lost beside others", func(t *tape) {
-			t.fault("wire:cut", "database", 95, 105)
+			t.fault("wire:cut", "wire d1", 95, 105)
 			var lost, all []*event
 			for i := range 6 {
 				lost = append(lost, t.insert(plain, "1", i))

@@ -136,7 +136,7 @@ func (s *story) judgeRate(at post, times []time.Time, v *verdict) {
 		for t.Sub(times[from]) >= time.Second {
 			from++
 		}
-		if n := i - from + 1; n > limit && s.hurt(at.app, times[from].Add(-s.timeout(at.dest)), t, ofWire, []string{"stop"}) == nil {
+		if n := i - from + 1; n > limit && s.hurt(at.app, at.dest, times[from].Add(-s.timeout(at.dest)), t, ofWire, []string{"stop"}) == nil {
 			v.wrong("%s sent %d requests to %q in the second before %s; its rate is %g/s", at.app, n, at.dest, clock(t), rate)
 			return
 		}

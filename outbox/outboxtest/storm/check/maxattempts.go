@@ -23,7 +23,7 @@ func judgeMaxAttempts(s *story, v *verdict) {
 
 func (s *story) judgeSpent(c *claim, d *history.Destination, shutdowns int, v *verdict) {
 	l := c.life
-	if r := c.request; r != nil && c.attempt-shutdowns > d.MaxAttempts && s.hurt(c.app, c.at.Add(-slack), r.Began, ofDatabase) == nil {
+	if r := c.request; r != nil && c.attempt-shutdowns > d.MaxAttempts && s.hurt(c.app, c.dest, c.at.Add(-slack), r.Began, ofDatabase) == nil {
 		v.wrong("event %s (id %d) was sent at %s as attempt %d of %d", l.key, l.id, clock(r.Began), c.attempt, d.MaxAttempts)
 	}
 	if c.how != settled {

@@ -216,7 +216,7 @@ func (s *story) judgeFollower(of aggregate, head, c *claim, v *verdict) {
 		why = "was not delivered"
 	case head.how == settled || h != nil:
 		return
-	case s.hurt(c.app, head.at, r.Began, ofWire) != nil:
+	case s.hurt(c.app, c.dest, head.at, r.Began, ofWire) != nil:
 		return
 	default:
 		why = "was not sent"

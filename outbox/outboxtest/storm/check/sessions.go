@@ -27,7 +27,7 @@ func judgeSessions(s *story, v *verdict) {
 		if x.Since-s.starved(x.App, from, x.At) <= maxIdle {
 			continue
 		}
-		if s.hurt(x.App, from, x.At, ofProcesses, ofDatabase) != nil || p != nil && !p.End.IsZero() && p.End.Before(x.At) {
+		if s.hurt(x.App, "", from, x.At, ofProcesses, ofDatabase) != nil || p != nil && !p.End.IsZero() && p.End.Before(x.At) {
 			continue
 		}
 		if x.Since <= maxBusy && s.any(from, x.At) != nil {

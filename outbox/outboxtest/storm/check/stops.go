@@ -32,7 +32,7 @@ func judgeStops(s *story, v *verdict) {
 			if p == nil || p.Role != "dispatcher" || !inPeace(p) || c.how == settled || c.at.After(p.End) || !c.over().After(p.End) {
 				continue
 			}
-			if c.request == nil && s.hurt(c.app, c.at.Add(-20*time.Second), p.End, ofDatabase) != nil {
+			if c.request == nil && s.hurt(c.app, c.dest, c.at.Add(-20*time.Second), p.End, ofDatabase) != nil {
 				continue // it cannot have known of a claim whose answer was lost
 			}
 			v.wrong("event %s (id %d) was leased by %s from %s on, which stopped in order (%s) at %s and left it so",
