@@ -261,13 +261,14 @@ func (a *app) printChecked(st *outbox.Stats, all []checked, worst state) error {
 	return err
 }
 
-// checkSummary says what is wrong, the worst first, or how it is going.
+// checkSummary says what is wrong, the worst first, or how it is going; and which events wait for a dispatcher, wrong or
+// not: one that cron starts comes later.
 func checkSummary(st *outbox.Stats, all []checked, worst state) string {
-	if worst == stateOK {
-		return fmt.Sprintf("lag %s, %s open, %s delivered/min over 5m, %s of %s in %s failed", age(st.Lag), counted(st.Open(), "event"),
-			rate(st.Delivered["5m"]), percent(st.ErrorShare()), counted(st.Attempts, "attempt"), printDuration(st.Window))
-	}
 	var words []string
+	if worst == stateOK {
+		words = append(words, fmt.Sprintf("lag %s, %s open, %s delivered/min over 5m, %s of %s in %s failed", age(st.Lag), counted(st.Open(), "event"),
+			rate(st.Delivered["5m"]), percent(st.ErrorShare()), counted(st.Attempts, "attempt"), printDuration(st.Window)))
+	}
 	for _, s := range []state{stateCritical, stateWarning} {
 		for _, c := range all {
 			if c.state == s {
