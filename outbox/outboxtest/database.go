@@ -30,12 +30,12 @@ func open(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
-		t.Fatalf("outboxtest: %v", err)
+		t.Fatalf("outboxtest: no database: %v", err)
 	}
 	cfg.MaxConns = 10
 	db, err := pgxpool.NewWithConfig(context.Background(), cfg)
 	if err != nil {
-		t.Fatalf("outboxtest: %v", err)
+		t.Fatalf("outboxtest: no database: %v", err)
 	}
 	t.Cleanup(db.Close)
 	return db
@@ -47,7 +47,7 @@ func URL(t testing.TB) string {
 	s := shared(t)
 	template, err := s.template()
 	if err != nil {
-		t.Fatalf("outboxtest: migrated template: %v", err)
+		t.Fatalf("outboxtest: no database: migrated template: %v", err)
 	}
 	return s.create(t, template)
 }
@@ -83,7 +83,7 @@ func shared(t testing.TB) *server {
 	t.Helper()
 	s, err := theServer()
 	if err != nil {
-		t.Fatalf("outboxtest: %v", err)
+		t.Fatalf("outboxtest: no database: %v", err)
 	}
 	return s
 }
@@ -93,7 +93,7 @@ func (s *server) create(t testing.TB, template string) string {
 	t.Helper()
 	name := "outboxtest_" + strings.ToLower(rand.Text()[:16])
 	if err := s.exec("create database " + name + " template " + template); err != nil {
-		t.Fatalf("outboxtest: %v", err)
+		t.Fatalf("outboxtest: no database: %v", err)
 	}
 	t.Cleanup(func() {
 		if err := s.exec("drop database if exists " + name + " with (force)"); err != nil {

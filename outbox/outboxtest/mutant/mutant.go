@@ -39,7 +39,7 @@ type Found struct {
 	Took time.Duration
 }
 
-// ErrUnfit says that a mutant cannot be looked for: it does not compile, or its storm did not come about.
+// ErrUnfit says that a mutant was not looked for: it does not compile, its storm did not come about, or its tests did not run.
 var ErrUnfit = errors.New("unfit")
 
 // Hunt looks for a mutant by its storm, or by its tests where it has none. An error says that it was not looked for.

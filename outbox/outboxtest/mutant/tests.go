@@ -45,32 +45,54 @@ func (t *tests) meet(ctx context.Context, edits []edit.Edit) (found Found, err e
 	if ctx.Err() != nil {
 		return found, ctx.Err()
 	}
-	if ran := strings.Count(string(out), "=== RUN   Test"); ran < len(names) {
-		return found, fmt.Errorf("%w: %d of the tests %s were run: %s", ErrUnfit, ran, strings.Join(names, ", "), out)
-	}
-	if err == nil {
-		return found, nil
-	}
-	return failure(string(out)), nil
+	return judge(names, string(out), err)
 }
 
 var (
-	failed = regexp.MustCompile(`(?m)^\s*--- FAIL: (Test\w+)`)
-	broken = regexp.MustCompile(`(?m)^panic: (.*)$`)
-	said   = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: (.*)$`)
+	begun     = regexp.MustCompile(`(?m)^=== RUN   (Test\w+)$`) // not the tests within
+	failed    = regexp.MustCompile(`(?m)^--- FAIL: (Test\w+) `)
+	broken    = regexp.MustCompile(`(?m)^(panic: .*|WARNING: DATA RACE)$`)
+	timedOut  = regexp.MustCompile(`(?m)^panic: test timed out after `)
+	said      = regexp.MustCompile(`(?m)^\s+\w+_test\.go:\d+: (.*)$`)
+	stageless = regexp.MustCompile(`(?m)^\s+\w+\.go:\d+: (outboxtest: no database: .*)$`)
 )
 
-// failure reads what failed first, and its first words.
-func failure(out string) Found {
-	f := Found{By: "the tests' end"}
-	if m := broken.FindStringSubmatch(out); m != nil {
-		f.How = "panic: " + m[1]
+// judge reads what came of the tests. A mistake is found by a test that fails, or that panics or races and takes the others with
+// it. A run that ends otherwise, as by a signal, its timeout or for want of a database, has looked for nothing.
+func judge(names []string, out string, end error) (found Found, err error) {
+	ran, fell := matches(begun, out), matches(failed, out)
+	crash := ""
+	if len(ran) > 0 && end != nil && !timedOut.MatchString(out) {
+		crash = broken.FindString(out)
 	}
-	if m := failed.FindStringSubmatch(out); m != nil {
-		f.By = m[1]
+	for _, name := range names {
+		if !slices.Contains(ran, name) && crash == "" {
+			return found, fmt.Errorf("%w: %s was not run (%v): %s", ErrUnfit, name, end, out)
+		}
+	}
+	if m := stageless.FindStringSubmatch(out); m != nil {
+		return found, fmt.Errorf("%w: %s", ErrUnfit, m[1])
+	}
+	switch {
+	case end == nil:
+		return found, nil
+	case len(fell) > 0:
+		found.By, found.How = fell[0], crash
+	case crash != "":
+		found.By, found.How = "the tests' end", crash
+	default:
+		return found, fmt.Errorf("%w: no test failed, and yet %w: %s", ErrUnfit, end, out)
 	}
 	if m := said.FindStringSubmatch(out); m != nil {
-		f.How = m[1]
+		found.How = m[1]
 	}
-	return f
+	return found, nil
+}
+
+// matches are the first groups of all of them.
+func matches(re *regexp.Regexp, text string) (all []string) {
+	for _, m := range re.FindAllStringSubmatch(text, -1) {
+		all = append(all, m[1])
+	}
+	return all
 }
