@@ -63,12 +63,7 @@ func (o *options) storm(ctx context.Context) error {
 		}
 	}
 	report := &report{}
-	for _, one := range o.rounds() {
-		if err := o.play(ctx, dir, one, report); err != nil {
-			return err
-		}
-	}
-	if err := report.write(os.Stdout); err != nil {
+	if err := o.playAll(ctx, dir, o.rounds(), report); err != nil {
 		return err
 	}
 	if report.failed() {
@@ -76,6 +71,19 @@ func (o *options) storm(ctx context.Context) error {
 		return errUnproved
 	}
 	return forget()
+}
+
+// playAll runs rounds until one cannot be run to its end, and prints the report of those that could.
+func (o *options) playAll(ctx context.Context, dir string, rounds []round, report *report) (err error) {
+	for _, one := range rounds {
+		if err = o.play(ctx, dir, one, report); err != nil {
+			break
+		}
+	}
+	if len(report.rounds) > 0 {
+		err = errors.Join(report.write(os.Stdout), err)
+	}
+	return err
 }
 
 // play runs one round, keeps its history and judges it.
@@ -90,7 +98,7 @@ func (o *options) play(ctx context.Context, dir string, one round, report *repor
 	h, err := storm.Run(ctx, plan)
 	p.end()
 	if h == nil {
-		return err
+		return fmt.Errorf("%w: see %s", err, plan.Dir)
 	}
 	file := filepath.Join(plan.Dir, "history.gz")
 	if saveErr := h.Save(file); saveErr != nil {

@@ -77,3 +77,17 @@ func TestSmokeStorms(t *testing.T) {
 		})
 	}
 }
+
+// TestRoundThatCannotBeginNamesItsFolder: there is no history then, and the folder may be one that nobody has chosen.
+func TestRoundThatCannotBeginNamesItsFolder(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "one", "postgres.log", "in the way"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	o, all := &options{binary: "outboxctl"}, &report{}
+	err := o.playAll(t.Context(), dir, []round{{name: "one"}}, all)
+	if folder := filepath.Join(dir, "one"); err == nil || !strings.HasSuffix(err.Error(), ": see "+folder) || len(all.rounds) > 0 {
+		t.Errorf("playAll() = %v with %d rounds, want an error that names %s and none", err, len(all.rounds), folder)
+	}
+}
