@@ -32,10 +32,13 @@ func (r *Report) String() string {
 
 // Verdict is the report in one line.
 func (r *Report) Verdict() string {
-	broken, total := 0, 0
+	broken, total, idle := 0, 0, 0
 	for _, res := range r.Results {
 		if total += res.Total; res.Total > 0 {
 			broken++
+		}
+		if res.Judged == 0 {
+			idle++
 		}
 	}
 	switch {
@@ -43,6 +46,8 @@ func (r *Report) Verdict() string {
 		return fmt.Sprintf("BROKEN: %d of %d promises, %d violations", broken, len(r.Results), total)
 	case len(r.Void) > 0:
 		return "VOID: the run proves nothing"
+	case idle > 0:
+		return fmt.Sprintf("OK: %d promises kept, %d not put to the test", len(r.Results)-idle, idle)
 	}
 	return fmt.Sprintf("OK: %d promises kept", len(r.Results))
 }
