@@ -18,7 +18,7 @@ import (
 // seedsVar names other seeds than those of every run: one, or from one to another.
 const seedsVar = "OUTBOXCTL_TEST_SEEDS"
 
-// TestSimulation runs 800 simulations, and 10,000 in the long form.
+// TestSimulation runs 800 simulations, and 10,000 in the long form and in .ci/run.
 func TestSimulation(t *testing.T) {
 	t.Parallel()
 	from, to := seeds(t)
