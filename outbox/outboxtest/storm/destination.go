@@ -24,19 +24,23 @@ const (
 	controlTimeout = 20 * time.Second
 )
 
+// held is the destination in which what follows a dead event waits for a person.
+const held = "strict"
+
 // destinations are those of a run. Events of "copied.*" are written without one, and routed to plain and audit.
 func destinations(control bool) []history.Destination {
 	usual := history.Destination{
 		RequestTimeout: 1500 * time.Millisecond, Parallel: 12, BatchSize: 60,
 		MaxAttempts: 15, Base: 200 * time.Millisecond, Cap: 2 * time.Second, Jitter: 0.2,
 	}
-	plain, orders, partner, limited, audit := usual, usual, usual, usual, usual
+	plain, orders, strict, partner, limited, audit := usual, usual, usual, usual, usual, usual
 	plain.Name = "plain"
 	orders.Name, orders.Ordered, orders.Parallel = "orders", true, 16
+	strict.Name, strict.Ordered, strict.Hold = held, true, true
 	partner.Name, partner.RequestTimeout, partner.Breaker, partner.Cooldown = "partner", time.Second, 6, time.Second
-	limited.Name, limited.Rate, limited.TenantParallel = "limited", 40, 2
+	limited.Name, limited.Rate, limited.TenantParallel, limited.TenantRate = "limited", 40, 2, 8
 	audit.Name, audit.Parallel, audit.BatchSize = "audit", 6, 20
-	all := []history.Destination{plain, orders, partner, limited, audit}
+	all := []history.Destination{plain, orders, strict, partner, limited, audit}
 	for i := range all {
 		if control {
 			all[i].RequestTimeout = controlTimeout
@@ -61,11 +65,14 @@ func configFile(dir string, s *history.Setup, urls map[string]string, v *vault) 
 		if d.Ordered {
 			b.WriteString("    ordering: aggregate\n")
 		}
+		if d.Hold {
+			b.WriteString("    on_dead: hold\n")
+		}
 		if d.Rate > 0 {
 			fmt.Fprintf(&b, "    rate: %g/s\n", d.Rate)
 		}
 		if d.TenantParallel > 0 {
-			fmt.Fprintf(&b, "    tenants: {parallel: %d}\n", d.TenantParallel)
+			fmt.Fprintf(&b, "    tenants: {parallel: %d, rate: %g/s}\n", d.TenantParallel, d.TenantRate)
 		}
 	}
 	b.WriteString(routesText)

@@ -25,6 +25,7 @@ func (r *run) dump(ctx context.Context) error {
 		func() (err error) { h.Transitions, err = list(ctx, r, transitionsSQL, scanTransition); return err },
 		func() (err error) { h.Attempts, err = list(ctx, r, attemptsSQL, scanAttempt); return err },
 		func() (err error) { h.Audits, err = list(ctx, r, auditsSQL, scanAudit); return err },
+		func() (err error) { h.Operations, err = list(ctx, r, operationsSQL, r.scanOperation); return err },
 		func() error { return r.search(ctx) },
 	} {
 		if err := read(); err != nil {
@@ -135,6 +136,24 @@ func (r *run) name(audits []history.Audit) {
 	for i := range audits {
 		audits[i].App = names[audits[i].App]
 	}
+}
+
+const operationsSQL = `
+select id, command, who, reason, pid, started_at, done, ended_at is not null
+  from outbox_operations
+ order by id`
+
+// scanOperation finds the process of an operation by its pid, which others may have had before and after.
+func (r *run) scanOperation(row pgx.CollectableRow) (v history.Operation, err error) {
+	var pid int
+	var began time.Time
+	err = row.Scan(&v.ID, &v.Command, &v.Who, &v.Reason, &pid, &began, &v.Done, &v.Ended)
+	for _, p := range r.book.h.Processes {
+		if p.Pid == pid && !began.Before(p.Began) && (p.End.IsZero() || !began.After(p.End)) {
+			v.App = p.Name
+		}
+	}
+	return v, err
 }
 
 const errorsSQL = `

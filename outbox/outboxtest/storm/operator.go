@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 type operators struct {
 	run    *run
 	random *rand.Rand
-	number *atomic.Int64 // of commands, in the run
+	safe   bool // their commands do not die on the way
 }
 
 // duty is something that an operator does now and then.
@@ -51,9 +50,8 @@ func (r *run) operate(ctx context.Context) (await func()) {
 	if r.plan.Quiet {
 		return wg.Wait
 	}
-	var number atomic.Int64
 	for i := range 2 {
-		o := &operators{run: r, random: rand.New(rand.NewPCG(r.plan.Seed, hash("operator")+uint64(i))), number: &number}
+		o := &operators{run: r, random: rand.New(rand.NewPCG(r.plan.Seed, hash("operator")+uint64(i)))}
 		wg.Go(func() { o.work(ctx) })
 	}
 	return wg.Wait
@@ -96,6 +94,11 @@ func (o *operators) replayDelivered(ctx context.Context) {
 		"--reason", "they have lost it", "--yes")
 }
 
+// release sends again, in their order, what others of its aggregate wait for.
+func (o *operators) release(ctx context.Context) {
+	o.command(ctx, operatorRole, "replay", "--status", "failed,dead_letter", "--destination", held, "--reason", "they are well again", "--yes")
+}
+
 func (o *operators) discard(ctx context.Context) {
 	o.command(ctx, operatorRole, "events", "discard", "--status", "dead_letter", "--destination", o.destination(), "--reason", "not needed", "--yes")
 }
@@ -129,7 +132,7 @@ func (o *operators) purge(ctx context.Context) {
 func (o *operators) pause(ctx context.Context) {
 	dest := o.destination()
 	o.command(ctx, operatorRole, "dispatch", "pause", dest, "--for", "3s", "--reason", "they asked for it")
-	pause(ctx, nil, between(o.random, 500*time.Millisecond, 2*time.Second))
+	pause(ctx, nil, between(o.random, time.Second, 3*time.Second))
 	o.command(context.WithoutCancel(ctx), operatorRole, "dispatch", "resume", dest, "--reason", "they are back")
 }
 
@@ -163,7 +166,7 @@ const (
 // command runs one to its end, or to its death.
 func (o *operators) command(ctx context.Context, role string, args ...string) {
 	r := o.run
-	name := fmt.Sprintf("op%d", o.number.Add(1))
+	name := fmt.Sprintf("op%d", r.commands.Add(1))
 	file := filepath.Join(r.dir, name+".json")
 	out, err := os.Create(file)
 	if err != nil {
@@ -174,10 +177,10 @@ func (o *operators) command(ctx context.Context, role string, args ...string) {
 	defer out.Close()
 	args = append(args, "-o", "json")
 	env := []string{"DATABASE_URL=" + r.url(role, r.server, name)}
-	dies := o.random.IntN(100) < killed && r.plan.wants("kill")
+	dies := o.random.IntN(100) < killed && !o.safe && r.plan.wants("kill")
 	after := between(o.random, 10*time.Millisecond, 300*time.Millisecond)
 	var a *arms
-	if n := o.random.IntN(100); n < crashing && !dies && r.plan.wants("crash:operator") {
+	if n := o.random.IntN(100); n < crashing && !dies && !o.safe && r.plan.wants("crash:operator") {
 		a = r.arms(operatorPoints[o.random.IntN(len(operatorPoints))], 1, name)
 	}
 	p, err := r.launch(name, "operator", a, env, out, args...)

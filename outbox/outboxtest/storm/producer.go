@@ -98,7 +98,10 @@ type event struct {
 var shares = []struct {
 	dest  string
 	share int
-}{{"orders", 40}, {"plain", 20}, {"partner", 15}, {"limited", 10}, {"", 15}}
+}{{"orders", 35}, {held, 10}, {"plain", 15}, {"partner", 15}, {"limited", 10}, {"", 15}}
+
+// ordered reports whether the events of an aggregate wait for each other there.
+func ordered(dest string) bool { return dest == "orders" || dest == held }
 
 func (p *producer) order() order {
 	o := order{aggregate: 1 + int(p.zipf.Uint64()), kind: "order", fails: p.random.IntN(100) < 15}
@@ -107,7 +110,7 @@ func (p *producer) order() order {
 		o.kind = "user"
 	}
 	dest := p.destination()
-	o.locks = dest == "orders"
+	o.locks = ordered(dest)
 	if p.random.IntN(10) == 0 {
 		o.open = time.Duration(p.random.Int64N(int64(2 * time.Second)))
 	} else {
@@ -136,7 +139,7 @@ func (p *producer) event(dest string) event {
 	}
 	e.kind += "." + strconv.Itoa(p.random.IntN(5))
 	// An event that is not due yet holds those behind it, so that few are where order counts.
-	if n := p.random.IntN(100); dest != "orders" && n < 15 || n < 2 {
+	if n := p.random.IntN(100); !ordered(dest) && n < 15 || n < 2 {
 		e.delay = time.Duration(p.random.Int64N(int64(5 * time.Second)))
 	}
 	return e

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -30,6 +32,8 @@ type run struct {
 	wires   map[string]*wire     // before the database, one for each dispatcher and for the producers; and before each receiver
 	targets map[string]*receiver // by destination
 	watch   *watch
+
+	commands atomic.Int64 // of operators, so far
 
 	once   sync.Once
 	broken error // of the runner itself; set once
@@ -187,19 +191,25 @@ func (r *run) heal(ctx context.Context) error {
 }
 
 const openSQL = `
-select count(*)
+select count(*) filter (where finished_at is null),
+       count(*) filter (where finished_at is not null)
   from outbox
- where finished_at is null`
+ where finished_at is null
+    or destination = $1 and status in ('failed', 'dead_letter')`
 
-// settle returns when all events are finished, or no longer than it should take.
+// settle returns when all events are finished, or no longer than it should take. What waits for a person gets one.
 func (r *run) settle(ctx context.Context) error {
 	r.phase("settle")
+	person := &operators{run: r, random: rand.New(rand.NewPCG(r.plan.Seed, hash("person"))), safe: true}
 	for deadline := time.Now().Add(settleWithin); time.Now().Before(deadline); {
-		var open int
-		if err := r.admin.QueryRow(ctx, openSQL).Scan(&open); err != nil {
+		var open, dead int
+		if err := r.admin.QueryRow(ctx, openSQL, held).Scan(&open, &dead); err != nil {
 			return fmt.Errorf("count open events: %w", err)
 		}
-		if open == 0 {
+		switch {
+		case dead > 0:
+			person.release(ctx)
+		case open == 0:
 			return nil
 		}
 		if !pause(ctx, nil, 100*time.Millisecond) {

@@ -7,8 +7,8 @@ import (
 )
 
 // judgeAttempts: a claim adds one attempt and nothing else adds any; one is taken away only with a claim that sent
-// nothing; and there are never more requests than claims that kept their attempt. What was given back, or
-// claimed once and sent twice, is a request too many.
+// nothing; there are never more requests than claims that kept their attempt, and never fewer without a reason. What was
+// given back, or claimed once and sent twice, is a request too many.
 func judgeAttempts(s *story, v *verdict) {
 	for _, l := range s.ordered {
 		for _, st := range l.steps {
@@ -18,6 +18,7 @@ func judgeAttempts(s *story, v *verdict) {
 			}
 		}
 		s.judgeRequests(l, v)
+		s.judgeUnsent(l, v)
 	}
 	for _, r := range s.strays {
 		if s.dests[r.Dest] != nil && len(s.byKey[r.Key]) > 0 && !s.unknown[r.Dest] {

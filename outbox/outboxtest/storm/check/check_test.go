@@ -175,7 +175,7 @@ func TestEachViolationIsFoundByItsInvariantAlone(t *testing.T) {
 			e.ended(100, "failed", "http", 500)
 		}},
 		{"a live lease is taken over", "lease", func(t *tape) {
-			t.insert(plain, "1", 0).claimed("d1", 100).claimed("d2", 1000).requested(1010, 200).delivered(1050)
+			t.insert(plain, "1", 0).claimed("d1", 100).requested(110, 500).claimed("d2", 1000).requested(1010, 200).delivered(1050)
 		}},
 		{"a lease is too long", "lease", func(t *tape) {
 			t.h.Setup.Lease = 9 * time.Second
@@ -206,6 +206,16 @@ func TestEachViolationIsFoundByItsInvariantAlone(t *testing.T) {
 			e.claimed("d1", 1300)
 			e.st.Attempts = 1
 			e.requested(1310, 200).delivered(1350)
+		}},
+		{"an attempt is counted and not made", "attempts", func(t *tape) {
+			t.insert(plain, "1", 0).claimed("d1", 100).retried(150, 1000, "refused", 0).sent(1300)
+		}},
+		{"a lease lapses and nobody knows why", "attempts", func(t *tape) {
+			t.insert(plain, "1", 0).claimed("d1", 100).claimed("d2", 5200).requested(5210, 200).delivered(5300)
+		}},
+		{"an attempt is lost by the fault of another destination", "attempts", func(t *tape) {
+			t.fault("receiver:reset", "receiver orders", 90, 300)
+			t.insert(plain, "1", 0).claimed("d1", 100).retried(150, 1000, "refused", 0).sent(1300)
 		}},
 		{"retried beyond its attempts", "max attempts", func(t *tape) {
 			e := t.insert(plain, "1", 0)
@@ -262,6 +272,12 @@ func TestEachViolationIsFoundByItsInvariantAlone(t *testing.T) {
 		{"more are sent than the rate", "limits", func(t *tape) {
 			for i := range 20 {
 				t.insert(slow, "1", i).sent(100 + i*40)
+			}
+		}},
+		{"more are sent of a tenant than its rate", "limits", func(t *tape) {
+			t.h.Setup.Destinations[3].TenantRate = 4
+			for i := range 8 {
+				t.insert(slow, "1", i).sent(100 + i*120)
 			}
 		}},
 		{"an answer that was not given", "answers", func(t *tape) {
@@ -322,6 +338,47 @@ func TestEachViolationIsFoundByItsInvariantAlone(t *testing.T) {
 			e := t.insert(plain, "1", 0).sent(100).replayed("op-1", 1000).sent(1100)
 			t.audit("op-1", 1, "replay", 1000, e)
 			t.h.Audits[0].Who = ""
+		}},
+		{"a command that is not on record", "operators", func(t *tape) {
+			t.command("op-1", 900, `{"done": 0, "operation": 8}`, "purge", "--older-than", "5s")
+			t.operation(7, "op-2", "purge", 0)
+			t.command("op-2", 1900, `{"done": 0, "operation": 7}`, "purge", "--older-than", "5s")
+		}},
+		{"a record of what nobody ran", "operators", func(t *tape) { t.operation(7, "", "purge", 0) }},
+		{"a record of a command as another's", "operators", func(t *tape) {
+			t.command("op-1", 900, `{"done": 0, "operation": 7}`, "purge", "--older-than", "5s")
+			t.operation(7, "op-2", "purge", 0)
+			t.command("op-2", 900, "", "purge", "--older-than", "5s")
+		}},
+		{"a record of another command", "operators", func(t *tape) {
+			t.command("op-1", 900, `{"paused": true, "destination": "plain", "until": "2026-03-01T12:00:01Z", "operation": 7}`, "dispatch", "pause", plain)
+			t.operation(7, "op-1", "resume", 1)
+		}},
+		{"a record without its reason", "operators", func(t *tape) {
+			t.command("op-1", 900, `{"paused": true, "destination": "plain", "until": "2026-03-01T12:00:01Z", "operation": 7}`, "dispatch", "pause", plain, "--reason", "they asked")
+			t.operation(7, "op-1", "pause", 1)
+		}},
+		{"a record without an end", "operators", func(t *tape) {
+			t.command("op-1", 900, `{"done": 0, "operation": 7}`, "purge", "--older-than", "5s")
+			t.operation(7, "op-1", "purge", 0)
+			t.h.Operations[0].Ended = false
+		}},
+		{"a command that was killed did more than is on record", "operators", func(t *tape) {
+			t.command("op-1", 900, "", "purge", "--older-than", "100ms")
+			t.h.Commands[0].Exit = -1
+			t.operation(7, "op-1", "purge", 1)
+			for i := range 2 {
+				t.insert(plain, "1", i).sent(100+50*i).purged("op-1", 1000)
+			}
+		}},
+		{"a claim of what is paused", "pauses", func(t *tape) {
+			t.pause("op-1", 1000, 60_000)
+			t.insert(plain, "1", 0).sent(4000)
+		}},
+		{"a claim of what is paused, beside a fault of another", "pauses", func(t *tape) {
+			t.fault("stop", "d2", 2100, 3000)
+			t.pause("op-1", 1000, 60_000)
+			t.insert(plain, "1", 0).sent(4000)
 		}},
 		{"an event is open at the end", "recovery", func(t *tape) { t.insert(plain, "1", 0) }},
 		{"an event that nobody routes", "recovery", func(t *tape) { t.insert("", "1", 0) }},

@@ -151,6 +151,40 @@ func TestWhatOnlyLooksLikeAViolationIsNone(t *testing.T) {
 			t.h.Transitions[len(t.h.Transitions)-1].Xid = t.h.Transitions[len(t.h.Transitions)-2].Xid
 			c.sent(5100)
 		}},
+		{"an attempt that the wire lost", func(t *tape) {
+			t.fault("wire:blackhole", "wire plain", 90, 1300)
+			t.insert(plain, "1", 0).claimed("d1", 100).retried(1150, 1000, "timeout", 0).sent(2300)
+		}},
+		{"a command that was killed, and what is on record of it", func(t *tape) {
+			t.command("op-1", 900, "", "purge", "--older-than", "100ms")
+			t.h.Commands[0].Exit = -1
+			t.operation(7, "op-1", "purge", 1)
+			t.h.Operations[0].Ended = false
+			t.insert(plain, "1", 0).sent(100).purged("op-1", 1000)
+		}},
+		{"a claim of what was paused a moment ago", func(t *tape) {
+			t.pause("op-1", 1000, 60_000)
+			t.insert(plain, "1", 0).sent(3000)
+		}},
+		{"a claim of what was resumed before its time", func(t *tape) {
+			t.pause("op-1", 1000, 60_000)
+			t.command("op-2", 4000, `{"paused": false, "destination": "plain"}`, "dispatch", "resume", plain)
+			t.insert(plain, "1", 0).sent(4500)
+		}},
+		{"a claim of what two commands paused and resumed at once", func(t *tape) {
+			t.pause("op-1", 1000, 60_000)
+			t.command("op-2", 1500, `{"paused": false, "destination": "plain"}`, "dispatch", "resume", plain)
+			t.insert(plain, "1", 0).sent(4500)
+		}},
+		{"a claim of another destination than the paused one", func(t *tape) {
+			t.pause("op-1", 1000, 60_000)
+			t.insert(orders, "1", 0).sent(4500)
+		}},
+		{"a claim by who could not learn of the pause", func(t *tape) {
+			t.fault("wire:blackhole", "wire d1", 1500, 4200)
+			t.pause("op-1", 1000, 60_000)
+			t.insert(plain, "1", 0).sent(4000)
+		}},
 		{"two secrets in a rotation", func(t *tape) {
 			t.insert(plain, "1", 0).sent(1000)
 			t.last().Signed = []string{"second", "first"}

@@ -25,7 +25,7 @@ type span struct {
 // judgeLimits counts what each process had claimed and what it had on the wire, at every moment.
 func judgeLimits(s *story, v *verdict) {
 	claimed, sent, ofTenant := map[post][]span{}, map[post][]span{}, map[post][]span{}
-	began := map[post][]time.Time{}
+	began := map[post][]time.Time{} // of a destination, and of each tenant there
 	for _, l := range s.ordered {
 		for _, c := range l.claims {
 			d := s.dests[c.dest]
@@ -41,7 +41,9 @@ func judgeLimits(s *story, v *verdict) {
 				wire := span{r.Began, s.sender(r, d), c}
 				sent[at] = append(sent[at], wire)
 				began[at] = append(began[at], r.Began)
-				at.tenant = l.tenant
+				if at.tenant = l.tenant; at.tenant != "" {
+					began[at] = append(began[at], r.Began)
+				}
 				ofTenant[at] = append(ofTenant[at], wire)
 			}
 		}
@@ -56,7 +58,11 @@ func judgeLimits(s *story, v *verdict) {
 		s.judgeSpans(at, spans, s.dests[at.dest].TenantParallel, "of tenant "+at.tenant+" on the wire", "its limit", v)
 	}
 	for at, times := range began {
-		s.judgeRate(at, times, v)
+		if at.tenant == "" {
+			s.judgeRate(at, times, s.dests[at.dest].Rate, "", v)
+		} else {
+			s.judgeRate(at, times, s.dests[at.dest].TenantRate, " of tenant "+at.tenant, v)
+		}
 	}
 }
 
@@ -124,8 +130,7 @@ func (s *story) judgeSpans(at post, spans []span, limit int, what, name string, 
 
 // judgeRate: in no second are there more requests than the rate and a burst, which is a tenth of it. Requests take more
 // and less time to arrive; a quarter of a second is allowed for that.
-func (s *story) judgeRate(at post, times []time.Time, v *verdict) {
-	rate := s.dests[at.dest].Rate
+func (s *story) judgeRate(at post, times []time.Time, rate float64, whose string, v *verdict) {
 	if rate <= 0 {
 		return
 	}
@@ -137,7 +142,7 @@ func (s *story) judgeRate(at post, times []time.Time, v *verdict) {
 			from++
 		}
 		if n := i - from + 1; n > limit && s.hurt(at.app, at.dest, times[from].Add(-s.timeout(at.dest)), t, ofWire, []string{"stop"}) == nil {
-			v.wrong("%s sent %d requests to %q in the second before %s; its rate is %g/s", at.app, n, at.dest, clock(t), rate)
+			v.wrong("%s sent %d requests%s to %q in the second before %s; the rate is %g/s", at.app, n, whose, at.dest, clock(t), rate)
 			return
 		}
 	}

@@ -108,6 +108,7 @@ func judgeOperators(s *story, v *verdict) {
 		}
 	}
 	s.judgeRecord(owner, v)
+	s.judgeOperations(did, v)
 }
 
 // records are the audit rows of each command, and whose each operation is.
@@ -199,23 +200,6 @@ func (s *story) judgeAudits(c *history.Command, how *change, changed map[int64]i
 	for _, id := range slices.Sorted(maps.Keys(noted)) {
 		if changed[id] == 0 {
 			v.wrong("%s has event %d on record, and did not change it", c.Name, id)
-		}
-	}
-}
-
-// judgeRecord: every row of the record says who did it and, where the command gave one, why.
-func (s *story) judgeRecord(owner map[int64]string, v *verdict) {
-	for _, a := range s.Audits {
-		v.saw(1)
-		if a.Who == "" {
-			v.wrong("operation %d (%s of event %d at %s) has nobody who did it", a.Operation, a.Action, a.Event, clock(a.At))
-		}
-		c := s.operators[owner[a.Operation]]
-		if c == nil {
-			continue
-		}
-		if reason, given := flag(c.Args, "--reason"); given && a.Reason != reason {
-			v.wrong("operation %d (%s of event %d) has the reason %q; %s gave %q", a.Operation, a.Action, a.Event, a.Reason, c.Name, reason)
 		}
 	}
 }

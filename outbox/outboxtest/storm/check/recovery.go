@@ -37,7 +37,7 @@ func judgeRecovery(s *story, v *verdict) {
 }
 
 func (s *story) judgeEnd(l *life, last step, from time.Time, v *verdict) {
-	by, end := from.Add(s.budget(last.New.Dest)), s.Ended
+	by, end := from.Add(s.budget(last.New.Dest, l.tenant)), s.Ended
 	if ended(last.New) {
 		end = last.At
 	}
@@ -54,8 +54,8 @@ func (s *story) judgeEnd(l *life, last step, from time.Time, v *verdict) {
 	}
 }
 
-// budget is how long after that a row may take.
-func (s *story) budget(dest string) time.Duration {
+// budget is how long after that a row of a tenant may take.
+func (s *story) budget(dest, tenant string) time.Duration {
 	most := s.Setup.Lease + s.Setup.PollInterval + 2*time.Second
 	d := s.dests[dest]
 	if d == nil { // it waits for a router
@@ -65,22 +65,26 @@ func (s *story) budget(dest string) time.Duration {
 		most += d.Cooldown
 	}
 	if d.Rate > 0 { // and all that was due at once
-		most += time.Duration(float64(s.backlog(dest)) / d.Rate * float64(time.Second))
+		most += time.Duration(float64(s.backlog(post{dest: dest})) / d.Rate * float64(time.Second))
+	}
+	if d.TenantRate > 0 {
+		most += time.Duration(float64(s.backlog(post{dest: dest, tenant: tenant})) / d.TenantRate * float64(time.Second))
 	}
 	return most
 }
 
-// backlog is how many rows of a destination were open when the run healed.
-func (s *story) backlog(dest string) int {
+// backlog is how many rows of a destination, or of a tenant there, were open when the run healed.
+func (s *story) backlog(at post) int {
 	if s.backlogs == nil {
-		s.backlogs = map[string]int{}
+		s.backlogs = map[post]int{}
 		for _, l := range s.ordered {
 			if st := l.at(s.Healed); st != nil && !ended(st) {
-				s.backlogs[st.Dest]++
+				s.backlogs[post{dest: st.Dest}]++
+				s.backlogs[post{dest: st.Dest, tenant: l.tenant}]++
 			}
 		}
 	}
-	return s.backlogs[dest]
+	return s.backlogs[at]
 }
 
 // free is from when on nothing but the program kept a row from its end: the run had healed, the row was there, and

@@ -33,7 +33,7 @@ type story struct {
 	ended     []time.Time                 // of each transition, a time by which its transaction had ended; zero = not known
 	strays    []*history.Request          // of no row that is known
 
-	backlogs   map[string]int // of rows at the heal, by destination
+	backlogs   map[post]int // of rows at the heal, by destination and by tenant there
 	pauses     map[string]time.Time
 	duplicates map[string]int
 	worst      int

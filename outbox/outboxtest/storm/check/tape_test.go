@@ -80,6 +80,16 @@ func (t *tape) command(name string, ms int, document string, args ...string) {
 	t.h.Commands = append(t.h.Commands, history.Command{Name: name, Args: args, Began: at(ms), End: at(ms + 1000), Document: []byte(document)})
 }
 
+// operation adds one to the record, which has come to its end.
+func (t *tape) operation(id int64, app, command string, done int64) {
+	t.h.Operations = append(t.h.Operations, history.Operation{ID: id, App: app, Command: command, Who: "ops", Done: done, Ended: true})
+}
+
+// pause has an operator pause plain, which is done within a second.
+func (t *tape) pause(name string, ms, until int) {
+	t.command(name, ms, fmt.Sprintf(`{"paused": true, "destination": "plain", "until": %q}`, at(until).Format(time.RFC3339Nano)), "dispatch", "pause", plain)
+}
+
 // audit adds a row to the record.
 func (t *tape) audit(app string, operation int64, action string, ms int, e *event) {
 	t.h.Audits = append(t.h.Audits, history.Audit{Operation: operation, Who: "ops", App: app, Event: e.id, At: at(ms), Action: action})

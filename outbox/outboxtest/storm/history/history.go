@@ -16,16 +16,17 @@ type History struct {
 	Faults      []Fault
 	Processes   []Process
 	Samples     []Sample
-	Commands    []Command // of operators
-	Looks       int       // at all sessions
-	Sessions    []Session // that were idle in a transaction
-	Stalls      []Stall   // of the machine
-	Waits       []Wait    // for a processor
-	Secrets     []Secret  // that requests were signed with; nil = they are not signed
-	Rows        []Row     // of outbox and outbox_archive, at the end
-	Attempts    []Attempt // of outbox_attempts, at the end
-	Audits      []Audit   // of outbox_audit joined with outbox_operations, at the end
-	Searches    []Search  // for secret canaries, at the end
+	Commands    []Command   // of operators
+	Looks       int         // at all sessions
+	Sessions    []Session   // that were idle in a transaction
+	Stalls      []Stall     // of the machine
+	Waits       []Wait      // for a processor
+	Secrets     []Secret    // that requests were signed with; nil = they are not signed
+	Rows        []Row       // of outbox and outbox_archive, at the end
+	Attempts    []Attempt   // of outbox_attempts, at the end
+	Audits      []Audit     // of outbox_audit joined with outbox_operations, at the end
+	Operations  []Operation // of outbox_operations, at the end
+	Searches    []Search    // for secret canaries, at the end
 
 	// Began and Ended are the run; at Healed the last fault was over and nothing but healthy
 	// receivers, a healthy database and live dispatchers was left. Zero Healed is a run that never got there.
@@ -56,6 +57,7 @@ type Destination struct {
 	Jitter         float64
 	Rate           float64       // events/s per process; 0 = no limit
 	TenantParallel int           // per process; 0 = no limit
+	TenantRate     float64       // events/s of each tenant per process; 0 = no limit
 	Breaker        int           // consecutive failures; 0 = none
 	Cooldown       time.Duration // of the breaker
 }
@@ -246,6 +248,17 @@ type Audit struct {
 	Action    string
 	Status    string // before
 	Attempts  int    // before
+}
+
+// Operation is what the record says of a command.
+type Operation struct {
+	ID      int64
+	Command string
+	Who     string
+	Reason  string
+	App     string // of its process; "" = it is of none that ran
+	Done    int64  // events changed
+	Ended   bool
 }
 
 // Search is one for secret canaries in one place.
