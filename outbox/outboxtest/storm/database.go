@@ -106,7 +106,7 @@ func (r *run) startDatabase(ctx context.Context) error {
 		return err
 	}
 	env := append(os.Environ(), "DATABASE_URL="+r.url(superuser, r.server, "migrate"))
-	for _, args := range [][]string{{"migrate", "--with", "routes"}, {"migrate", "grants"}} {
+	for _, args := range [][]string{{"migrate", "--with", "routes,hold"}, {"migrate", "grants"}} {
 		cmd := exec.CommandContext(ctx, r.plan.Binary, args...)
 		cmd.Env = env
 		out, err := cmd.Output()
