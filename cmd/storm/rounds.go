@@ -59,16 +59,17 @@ func (o *options) storm(ctx context.Context) error {
 	}
 	if o.binary == "" {
 		if o.binary, o.armed, err = build(ctx, dir); err != nil {
-			return err
+			return errors.Join(err, forget())
 		}
 	}
 	report := &report{}
-	if err := o.playAll(ctx, dir, o.rounds(), report); err != nil {
-		return err
+	err = o.playAll(ctx, dir, o.rounds(), report)
+	if err == nil && report.failed() {
+		err = errUnproved
 	}
-	if report.failed() {
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "storm: histories and logs are in", dir)
-		return errUnproved
+		return err
 	}
 	return forget()
 }
