@@ -31,14 +31,14 @@ func TestMain(m *testing.M) {
 	}
 	var err error
 	if buildDir, err = os.MkdirTemp("", "outboxctl-test-"); err == nil {
-		theLeash, err = putOnLeash(buildDir)
+		theLeash, err = outboxtest.NewLeash(buildDir)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1)
 	}
 	code := m.Run()
-	if err := theLeash.release(); err != nil {
+	if err := theLeash.Release(); err != nil {
 		fmt.Fprintln(os.Stderr, "leash:", err)
 	}
 	os.Exit(code)
@@ -47,7 +47,7 @@ func TestMain(m *testing.M) {
 // Set by TestMain, before any test.
 var (
 	buildDir string
-	theLeash *leash
+	theLeash *outboxtest.Leash
 )
 
 // binary builds outboxctl once per run, with the race detector when the tests have it.
@@ -99,10 +99,10 @@ func startFile(t testing.TB, file string, env []string, args ...string) *process
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	theLeash.started(p.cmd.Process.Pid)
+	theLeash.Started(p.cmd.Process.Pid)
 	go func() {
 		_ = p.cmd.Wait() // its state is asked for later
-		theLeash.ended(p.cmd.Process.Pid)
+		theLeash.Ended(p.cmd.Process.Pid)
 		close(p.done)
 	}()
 	t.Cleanup(p.end)

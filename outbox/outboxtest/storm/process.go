@@ -46,11 +46,11 @@ func (r *run) launch(name, role string, a *arms, env []string, out *os.File, arg
 	if err := p.cmd.Start(); err != nil {
 		return nil, err
 	}
-	r.leash.started(p.pid())
+	r.leash.Started(p.pid())
 	go func() {
 		p.cmd.Wait() // its state is asked for below
 		p.end = time.Now()
-		r.leash.ended(p.pid())
+		r.leash.Ended(p.pid())
 		add(&r.book, &r.book.h.Processes, history.Process{Name: name, Role: role, Pid: p.pid(), Began: p.began, End: p.end, How: p.how()})
 		close(p.done)
 	}()

@@ -26,7 +26,7 @@ type run struct {
 	server  string        // its address
 	admin   *pgxpool.Pool // as superuser, past all wires
 	vault   *vault
-	leash   *leash
+	leash   *outboxtest.Leash
 	config  string // the dispatchers' file
 	fleet   *fleet
 	wires   map[string]*wire     // before the database, one for each dispatcher and for the producers; and before each receiver
@@ -84,7 +84,7 @@ func (r *run) fail(err error) {
 // prepare builds the stage: nothing moves yet.
 func (r *run) prepare(ctx context.Context) error {
 	var err error
-	if r.leash, err = newLeash(); err != nil {
+	if r.leash, err = outboxtest.NewLeash(); err != nil {
 		return err
 	}
 	if err := os.Remove(filepath.Join(r.dir, "postgres.log")); err != nil && !os.IsNotExist(err) {
@@ -253,6 +253,6 @@ func (r *run) close() {
 		r.cluster.Close()
 	}
 	if r.leash != nil {
-		r.leash.release()
+		r.leash.Release()
 	}
 }
