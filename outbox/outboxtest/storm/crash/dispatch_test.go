@@ -82,26 +82,30 @@ func (s *stage) trouble(t *testing.T, db *pgxpool.Pool, r *outboxtest.Receiver, 
 	var trouble func()
 	switch s.point {
 	case "at-stop":
+		told := false // once: the second time, it leaves at once
 		trouble = func() {
-			if r.Count() > 20 {
-				_ = victim.cmd.Process.Signal(syscall.SIGTERM)
+			if r.Count() > 20 && !told {
+				told = victim.cmd.Process.Signal(syscall.SIGTERM) == nil
 			}
 		}
 	case "after-settle-alone":
 		trouble = func() {
 			_, _ = db.Exec(context.Background(), `do $$ begin
 				perform from outbox where id = (select id from outbox where status = 'in_progress' limit 1) for update skip locked;
-				perform pg_sleep(0.7); end $$`)
+				if found then perform pg_sleep(0.7); end if; end $$`)
 		}
 	default:
 		return
 	}
+	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
-	t.Cleanup(wg.Wait)
+	t.Cleanup(func() { cancel(); wg.Wait() })
 	wg.Go(func() {
 		for {
 			select {
 			case <-victim.done:
+				return
+			case <-ctx.Done():
 				return
 			case <-time.After(10 * time.Millisecond):
 				trouble()
@@ -113,7 +117,7 @@ func (s *stage) trouble(t *testing.T, db *pgxpool.Pool, r *outboxtest.Receiver, 
 // produce inserts events of a few aggregates, one transaction after the other, while the victim lives.
 func produce(t *testing.T, db *pgxpool.Pool, victim *process) {
 	t.Helper()
-	for n := range 150 {
+	for n, deadline := 0, time.Now().Add(patience); time.Now().Before(deadline); n++ {
 		execute(t, db, `insert into outbox (aggregate_type, aggregate_id, event_type, payload)
 			select 'order', (($1::int + i) % 7)::text, 'order.changed', jsonb_build_object('n', $1::int * 4 + i) from generate_series(1, 4) i`, n)
 		select {

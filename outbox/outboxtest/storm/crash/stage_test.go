@@ -101,9 +101,10 @@ func (s *stage) well(t *testing.T, args ...string) {
 	}
 }
 
-// stop asks a process to end, which it must do well.
+// stop asks a dispatcher to end, which it must do well once it has begun: before, it has nothing to put down.
 func (p *process) stop() {
 	p.t.Helper()
+	eventually(p.t, "the dispatcher has begun", func() bool { return strings.Contains(p.words.String(), "msg=dispatching") })
 	_ = p.cmd.Process.Signal(syscall.SIGTERM)
 	p.wait()
 	if code := p.cmd.ProcessState.ExitCode(); code != 0 {
