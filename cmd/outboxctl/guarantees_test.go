@@ -69,6 +69,51 @@ func TestSecurityPageNamesItsTests(t *testing.T) {
 	}
 }
 
+var (
+	caseRow  = regexp.MustCompile(`^\| (B\d\d) \|`)
+	caseWord = regexp.MustCompile(`\bB\d\d\b`)
+)
+
+// TestCasesNameTheirTests does the same for docs/cases.md, and finds cases that comments speak of and the page does not.
+func TestCasesNameTheirTests(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/cases.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests, cases := readTests(t, "../.."), map[string]bool{}
+	for line := range strings.Lines(string(page)) {
+		m := caseRow.FindStringSubmatch(line)
+		if m == nil {
+			continue
+		}
+		cases[m[1]] = true
+		names := testName.FindAllString(line, -1)
+		for _, name := range names {
+			if !tests[name] {
+				t.Errorf("%s: there is no %s", m[1], name)
+			}
+		}
+		if len(names) == 0 {
+			t.Errorf("%s names no test", m[1])
+		}
+	}
+	if len(cases) < 40 {
+		t.Errorf("only %d cases were found: the tables have changed their form", len(cases))
+	}
+	for _, file := range goFiles(t, "../..") {
+		source, err := os.ReadFile(filepath.Join("../..", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range caseWord.FindAllString(string(source), -1) {
+			if !cases[name] {
+				t.Errorf("%s speaks of %s, which docs/cases.md does not have", file, name)
+			}
+		}
+	}
+}
+
 // readTests returns the names of all test functions below root and of the scripts.
 func readTests(t *testing.T, root string) map[string]bool {
 	t.Helper()

@@ -56,10 +56,11 @@ func add(t testing.TB, tx pgx.Tx, eventType string) {
 
 // sent is what a test reads of a body.
 type sent struct {
-	EventType   string `json:"event_type"`
-	AggregateID string `json:"aggregate_id"`
-	TenantID    string `json:"tenant_id"`
-	Sequence    string `json:"sequence"`
+	EventType   string          `json:"event_type"`
+	AggregateID string          `json:"aggregate_id"`
+	TenantID    string          `json:"tenant_id"`
+	Sequence    string          `json:"sequence"`
+	Payload     json.RawMessage `json:"payload"`
 }
 
 func envelope(t testing.TB, body []byte) (s sent) {

@@ -194,6 +194,59 @@ func TestOrderNeedsNoFault(t *testing.T) {
 	}
 }
 
+// TestReplayedEventsGoBeforeYoungerOnes replays the first event of every aggregate while younger ones wait: where order
+// is kept it goes first, and no two of an aggregate are sent at once.
+func TestReplayedEventsGoBeforeYoungerOnes(t *testing.T) {
+	t.Parallel()
+	const aggregates, younger = 20, 10
+	url, db := database(t)
+	orders(t, db, aggregates)
+	r := outboxtest.NewReceiver(t, func(n int, _ *outboxtest.Request) outboxtest.Answer {
+		if n <= aggregates {
+			return outboxtest.Answer{Status: 422}
+		}
+		return outboxtest.Answer{Delay: 3 * time.Millisecond}
+	})
+	first := dispatch(t, url, r.URL, "--ordering", "aggregate")
+	second := dispatch(t, url, r.URL, "--ordering", "aggregate")
+	for i := range aggregates {
+		if err := change(context.Background(), db, 1+i); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "the first are refused", func() bool { return count(t, db, "dead_letter") == aggregates })
+	command(t, url, "dispatch", "pause", "default", "--reason", "so that there are younger ones")
+	first.says("msg=paused")
+	second.says("msg=paused")
+	for range younger {
+		for i := range aggregates {
+			if err := change(context.Background(), db, 1+i); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	command(t, url, "replay", "--status", "dead_letter", "--reason", "mended", "--yes")
+	command(t, url, "dispatch", "resume", "default", "--reason", "so that they are sent")
+	allDelivered(t, db, aggregates*(1+younger))
+	first.stop()
+	second.stop()
+	sent, free := map[string]int64{}, map[string]time.Time{}
+	for _, request := range r.Requests()[aggregates:] {
+		e := envelope(t, request.Body)
+		seq, _ := strconv.ParseInt(e.Sequence, 10, 64)
+		if seq <= sent[e.AggregateID] {
+			t.Errorf("aggregate %s: event %d is sent after %d", e.AggregateID, seq, sent[e.AggregateID])
+		}
+		if request.At.Before(free[e.AggregateID]) {
+			t.Errorf("aggregate %s: event %d is sent while %d is", e.AggregateID, seq, sent[e.AggregateID])
+		}
+		sent[e.AggregateID], free[e.AggregateID] = seq, request.Done
+	}
+	if got := r.Count(); got != aggregates*(2+younger) {
+		t.Errorf("%d requests, want %d", got, aggregates*(2+younger))
+	}
+}
+
 // pairsSQL finds aggregates that a lock on 32 bits would take for one: their names have the same hash, with
 // their type before them and without.
 const pairsSQL = `

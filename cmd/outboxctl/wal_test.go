@@ -82,6 +82,39 @@ func TestSlotsGoWithTheirDispatchers(t *testing.T) {
 	}
 }
 
+// B66: what PostgreSQL keeps apart from its row, and leaves out of the log when an update does not touch it, arrives whole.
+func TestLargePayloadsArriveWholeBesideTheLog(t *testing.T) {
+	t.Parallel()
+	const n = 30
+	_, url, db := logical(t)
+	execute(t, db, `alter table outbox alter column payload set storage external`)
+	execute(t, db, `create function noise(i int) returns text return (select string_agg(md5(i || ' ' || k), '') from generate_series(1, 320) k)`)
+	for identity, event := range map[string]string{"default": "order.created", "full": "order.changed"} {
+		execute(t, db, `alter table outbox replica identity `+identity)
+		r := outboxtest.NewReceiver(t, func(i int, _ *outboxtest.Request) outboxtest.Answer {
+			if i <= n {
+				return outboxtest.Answer{Status: 503} // so that each row is updated again and again
+			}
+			return outboxtest.Answer{}
+		})
+		d := dispatch(t, url, r.URL, "--wake", "wal", "--poll-interval", "60s", "--backoff", "50ms..200ms", "--event-type", event)
+		followed(t, db, 1)
+		execute(t, db, `insert into outbox (aggregate_type, aggregate_id, event_type, payload)
+			select 'order', i::text, $1, jsonb_build_object('text', noise(i)) from generate_series(1, $2::int) i`, event, n)
+		r.Wait(t, 2*n, patience/2)
+		eventually(t, "all are delivered", func() bool {
+			return query[int](t, db, `select count(*) from outbox where event_type = $1 and status = 'delivered'`, event) == n
+		})
+		d.stop()
+		for _, request := range r.Requests() {
+			e := envelope(t, request.Body)
+			if want := query[string](t, db, `select payload::text from outbox where idempotency_key = $1`, request.Key); string(e.Payload) != want || len(want) < 10_000 {
+				t.Errorf("replica identity %s: %d bytes of event %s arrived, want the %d of its row", identity, len(e.Payload), e.Sequence, len(want))
+			}
+		}
+	}
+}
+
 // B65: a standby that is promoted has no slot of ours. The dispatcher makes one there, and delivers what
 // came before it did.
 func TestFailoverIsFollowedByTheLog(t *testing.T) {
