@@ -170,6 +170,10 @@ const (
 	pinSQL = `
 begin isolation level repeatable read`
 
+	// The first query of the transaction takes the snapshot.
+	firstSQL = `
+select from outbox limit 1`
+
 	pinnedSQL = `
 select backend_xmin::text
   from pg_stat_activity
@@ -187,7 +191,7 @@ func pin(ctx context.Context, r *run, _ string, random *rand.Rand) string {
 	if _, err := conn.Exec(ctx, pinSQL); err != nil {
 		return ""
 	}
-	if _, err := conn.Exec(ctx, openSQL); err != nil {
+	if _, err := conn.Exec(ctx, firstSQL); err != nil {
 		return ""
 	}
 	var xmin string

@@ -7,7 +7,7 @@
 //	OUTBOXCTL_CRASH_AT=after-settle:3 OUTBOXCTL_CRASH_PROOF=/tmp/proof outboxctl dispatch …
 //
 // Before it does, it writes the point and the time to the file of OUTBOXCTL_CRASH_PROOF, which then has a line
-// for every death.
+// for every death. With OUTBOXCTL_CRASH_BY=panic the point panics: a death that leaves a dump.
 package crash
 
 import (
@@ -29,6 +29,7 @@ import (
 const (
 	At    = "OUTBOXCTL_CRASH_AT"
 	Proof = "OUTBOXCTL_CRASH_PROOF"
+	By    = "OUTBOXCTL_CRASH_BY" // "panic", or a SIGKILL
 )
 
 // Env arms a process to die as it comes by a point the nth time, from 1.
