@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -19,9 +18,11 @@ type Router struct {
 	Routed func(destinations []string) // is told after a step who has news; nil = nobody is
 
 	store  *Store
-	begun  bool      // the walk is on its way
-	after  string    // then, the tenant visited last: the next step begins behind it
-	looked time.Time // when events that no route wanted were looked at last
+	begun  bool        // the walk is on its way
+	after  string      // then, the tenant visited last: the next one begins behind it
+	marks  []routeMark // of the tenants that the last step has met
+	looks  int         // steps that went on from marks, since one looked at all
+	looked time.Time   // when events that no route wanted were looked at last
 }
 
 // Router returns a router of the store by these routes.
@@ -88,169 +89,6 @@ func (r *Router) takeTurn(ctx context.Context, tx pgx.Tx) error {
 		err = ErrBusy
 	}
 	return err
-}
-
-// The pages are in the order of ids, due or not, so that the order of an aggregate holds behind the
-// router: a future event keeps its place. Each tenant has an equal share of a page; the walk goes round.
-const (
-	routableSQL = `
-with recursive tenant as (
-	(select tenant_id
-	   from {schema}.outbox -- outbox_unrouted
-	  where destination = '' and finished_at is null and next_attempt_at is null/*start*/
-	  order by tenant_id
-	  limit 1)
-	union all
-	select n.tenant_id
-	  from tenant t
-	 cross join lateral (
-		select tenant_id
-		  from {schema}.outbox -- outbox_unrouted
-		 where destination = '' and finished_at is null and next_attempt_at is null
-		   and tenant_id > t.tenant_id/*end*/
-		 order by tenant_id
-		 limit 1) n),
-turn as materialized (
-	select tenant_id from tenant limit 1000)
-select e.*
-  from turn t
- cross join lateral (
-	select id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, headers::text,
-	       coalesce(lease_until >= clock_timestamp(), false) as leased
-	  from {schema}.outbox -- outbox_unrouted
-	 where destination = '' and finished_at is null and next_attempt_at is null
-	   and tenant_id = t.tenant_id
-	 order by id
-	 limit greatest(@limit / (select count(*) from turn), 1)) e
- limit @limit`
-
-	routableAgainSQL = `
-select id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, headers::text,
-       coalesce(lease_until >= clock_timestamp(), false) as leased
-  from {schema}.outbox -- outbox_due
- where destination = ''
-   and finished_at is null
-   and next_attempt_at is not null
-   and coalesce(next_attempt_at, available_at) <= now()
- order by id
- limit @limit`
-
-	// Whoever else holds a row, a person at the desk or a dispatcher without routes, is not waited for.
-	lockRoutableSQL = `
-select id
-  from {schema}.outbox -- outbox_pkey
- where id = any (@ids)
-   and destination = ''
-   and finished_at is null
-   and (lease_until is null or lease_until < clock_timestamp())
- order by id
-   for update skip locked`
-)
-
-// routable is an event to be routed; of the event only what routes look at is known.
-type routable struct {
-	Event
-	leased bool
-}
-
-// widest is how many times as far as usual a step looks that meets none but held events.
-const widest = 64
-
-// page returns events that may be routed now, locked. Those that somebody else holds, however many, do not hide what
-// is behind them.
-func (r *Router) page(ctx context.Context, tx pgx.Tx, limit int) ([]routable, error) {
-	from, last := *r, 0
-	for size := limit; ; size *= 8 {
-		*r = from
-		seen, err := r.look(ctx, tx, size)
-		if err != nil || len(seen) == 0 {
-			return nil, err
-		}
-		free, err := r.lock(ctx, tx, seen)
-		if err != nil || len(free) > 0 || len(seen) == last || size >= widest*limit {
-			return free[:min(len(free), limit)], err
-		}
-		last = len(seen)
-	}
-}
-
-// look returns events to be routed, held or not, and goes on with the walk.
-func (r *Router) look(ctx context.Context, tx pgx.Tx, limit int) ([]routable, error) {
-	page, err := r.walk(ctx, tx, r.begun, false, limit)
-	if err == nil && len(page) < limit && r.begun {
-		var before []routable
-		before, err = r.walk(ctx, tx, false, true, limit-len(page))
-		page = append(page, before...)
-	}
-	if err == nil && len(page) < limit && time.Since(r.looked) > lookAgain {
-		r.looked = time.Now()
-		var again []routable
-		again, err = r.read(ctx, tx, routableAgainSQL, pgx.NamedArgs{"limit": limit - len(page)})
-		page = append(page, again...)
-	}
-	if r.begun = len(page) > 0; err != nil || !r.begun {
-		return nil, err
-	}
-	r.after = page[len(page)-1].TenantID
-	return page, nil
-}
-
-// walk reads the shares of the tenants behind the place, or up to it, or of all.
-func (r *Router) walk(ctx context.Context, tx pgx.Tx, behind, upto bool, limit int) ([]routable, error) {
-	start, end := "", ""
-	if behind {
-		start = "\n	    and tenant_id > @after"
-	}
-	if upto {
-		start, end = "\n	    and tenant_id <= @after", " and tenant_id <= @after"
-	}
-	sql := strings.NewReplacer("/*start*/", start, "/*end*/", end).Replace(routableSQL)
-	return r.read(ctx, tx, sql, pgx.NamedArgs{"after": r.after, "limit": limit})
-}
-
-func (r *Router) read(ctx context.Context, tx pgx.Tx, sql string, args pgx.NamedArgs) ([]routable, error) {
-	rows, err := tx.Query(ctx, r.store.sql(sql), args)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (e routable, err error) {
-		var headers []byte
-		err = row.Scan(&e.ID, &e.TenantID, &e.AggregateType, &e.AggregateID, &e.Type, &e.SchemaVersion, &headers, &e.leased)
-		e.Headers, e.Invalid = decodeHeaders(headers)
-		return e, err
-	})
-}
-
-// lock returns those that nobody else holds. One that is held holds the later ones of its aggregate, as far as this
-// page knows them.
-func (r *Router) lock(ctx context.Context, tx pgx.Tx, page []routable) ([]routable, error) {
-	rows, err := tx.Query(ctx, r.store.sql(lockRoutableSQL), pgx.NamedArgs{"ids": idsOf(page)})
-	if err != nil {
-		return nil, err
-	}
-	locked, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		return nil, err
-	}
-	mine := make(map[int64]bool, len(locked))
-	for _, id := range locked {
-		mine[id] = true
-	}
-	type aggregate struct{ tenant, kind, id string }
-	held := map[aggregate]bool{}
-	return slices.DeleteFunc(page, func(e routable) bool {
-		a := aggregate{e.TenantID, e.AggregateType, e.AggregateID}
-		held[a] = held[a] || e.leased || !mine[e.ID]
-		return held[a]
-	}), nil
-}
-
-func idsOf(page []routable) []int64 {
-	ids := make([]int64, len(page))
-	for i, e := range page {
-		ids[i] = e.ID
-	}
-	return ids
 }
 
 // routing is what is to be done with a page, as arrays of SQL.

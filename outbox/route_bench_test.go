@@ -83,7 +83,7 @@ func routedRate(b *testing.B, db *pgxpool.Pool, n int, url string) float64 {
 		all.Go(func() { _, _ = d.Run(stop, context.Background()) })
 	}
 	all.Go(func() {
-		outbox.Follow(stop, router.Step, 500, 2*time.Second, nil, func(err error) { b.Error(err) })
+		outbox.Follow(stop, router.Step, 1000, 2*time.Second, nil, func(err error) { b.Error(err) })
 	})
 	<-stop.Done()
 	took := time.Since(began)
