@@ -48,7 +48,7 @@ storm: postgres ## a minute of crashes, cut wires and failing receivers, judged 
 storm-long: postgres ## an hour of it with control runs between; what it leaves is in STORM_DIR
 	$(GO) run ./cmd/storm --long --rate 200 --every 1300ms --seed $(SEED) --dir $(STORM_DIR)
 
-mutants: postgres needs ## programs with one mistake each, every one of which storms or tests must find: half an hour; ONLY=lease picks some
+mutants: postgres needs ## programs with one mistake each, every one of which storms or tests must find: 10 to 30 minutes; ONLY=lease picks some
 	$(WITHPG) $(GO) run ./cmd/mutants $(ONLY)
 
 bench: postgres ## speed in events/s, each beside the ceiling of the same run; BENCH=Name narrows it
