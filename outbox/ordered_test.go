@@ -382,11 +382,7 @@ func TestStuckAggregateCostsOtherClaimsNothing(t *testing.T) {
 		if strings.Contains(plan, "Seq Scan on outbox") || strings.Count(plan, "Sort  ") > 1 || strings.Contains(plan, "outbox_due") || strings.Contains(plan, "outbox_lag") {
 			t.Errorf("the plan reads or sorts the table:\n%s", plan)
 		}
-		before := -1
-		for now := reads(t, db); now != before; now = reads(t, db) { // until nothing more comes of what is before
-			before = now
-			time.Sleep(300 * time.Millisecond)
-		}
+		before := settled(t, func() int { return reads(t, db) })
 		var times []time.Duration
 		var outs []outbox.Outcome
 		moved := 0

@@ -320,6 +320,18 @@ func reads(t *testing.T, db *pgxpool.Pool) int {
 		from pg_stat_user_indexes where relid = 'outbox'::regclass`)
 }
 
+// settled is what a figure of the statistics comes to when sessions that are gone have written theirs.
+func settled(t *testing.T, figure func() int) int {
+	t.Helper()
+	before := -1
+	now := figure()
+	for ; now != before; now = figure() {
+		before = now
+		time.Sleep(300 * time.Millisecond)
+	}
+	return now
+}
+
 // The rows of a tenant that is not selected are not read.
 func TestSelectedTenantsAreFoundWithoutReadingTheOthers(t *testing.T) {
 	t.Parallel()

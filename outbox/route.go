@@ -80,11 +80,13 @@ const turnOfRoutersSQL = `
 select pg_catalog.pg_try_advisory_xact_lock(pg_catalog.hashtextextended($1, 0)),
        pg_catalog.set_config('enable_hashjoin', 'off', true),
        pg_catalog.set_config('enable_mergejoin', 'off', true),
-       pg_catalog.set_config('enable_seqscan', 'off', true)`
+       pg_catalog.set_config('enable_seqscan', 'off', true),
+       pg_catalog.set_config('enable_sort', 'off', true),
+       pg_catalog.set_config('enable_incremental_sort', 'off', true)`
 
 func (r *Router) takeTurn(ctx context.Context, tx pgx.Tx) error {
 	var mine bool
-	err := tx.QueryRow(ctx, turnOfRoutersSQL, r.store.schema+" outboxctl router").Scan(&mine, nil, nil, nil)
+	err := tx.QueryRow(ctx, turnOfRoutersSQL, r.store.schema+" outboxctl router").Scan(&mine, nil, nil, nil, nil, nil)
 	if err == nil && !mine {
 		err = ErrBusy
 	}

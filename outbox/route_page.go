@@ -10,6 +10,10 @@ import (
 
 // The pages are in the order of ids, due or not, so that the order of an aggregate holds behind the
 // router: a future event keeps its place. Each tenant has an equal share of a page; the walk goes round.
+//
+// The statements that walk ask for the order of the index they name, with conditions that leave no part of it constant:
+// so no other index has that order, and turnOfRoutersSQL has ruled out to sort. By statistics from when nothing was to
+// be routed, any index looks as good as any other, and some would be read whole for each event.
 const (
 	routableSQL = `
 with recursive tenant as (
@@ -37,14 +41,14 @@ select e.*
 	       coalesce(lease_until >= clock_timestamp(), false) as leased
 	  from {schema}.outbox -- outbox_unrouted
 	 where destination = '' and finished_at is null and next_attempt_at is null
-	   and tenant_id = t.tenant_id
-	 order by id
+	   and tenant_id >= t.tenant_id
+	   and tenant_id <= t.tenant_id
+	 order by tenant_id, id
 	 limit greatest(@limit / (select count(*) from turn), 1)) e
  limit @limit`
 
 	// Between two of these, steps go on from where the last one has come to: what is routed already leaves entries in
-	// the index, which a walk from the front passes one by one until they are vacuumed away. The conditions on the
-	// tenant are so written that no other index has this order.
+	// the index, which a walk from the front passes one by one until they are vacuumed away.
 	routableOnSQL = `
 select e.*
   from unnest(@tenants::text[], @marks::bigint[]) t(tenant_id, mark)
@@ -60,8 +64,7 @@ select e.*
  limit @limit`
 
 	// An event can commit late, or be looked at again, behind a mark: then it comes before the younger ones of its
-	// aggregate. The condition on next_attempt_at is so written that the planner does not take outbox_unrouted for it,
-	// in which all behind the mark would be passed.
+	// aggregate.
 	olderSQL = `
 select exists (
 	select from unnest(@tenants::text[], @types::text[], @aggregates::text[], @marks::bigint[]) a(tenant_id, aggregate_type, aggregate_id, mark)
@@ -75,6 +78,7 @@ select exists (
 		   and o.id <= a.mark
 		   and o.finished_at is null
 		   and coalesce(o.next_attempt_at, 'infinity') = 'infinity'
+		 order by coalesce(o.source_id, o.id)
 		 limit 1) older)`
 
 	routableAgainSQL = `
@@ -85,18 +89,18 @@ select id, tenant_id, aggregate_type, aggregate_id, event_type, schema_version, 
    and finished_at is null
    and next_attempt_at is not null
    and coalesce(next_attempt_at, available_at) <= now()
- order by id
+ order by id + 0 -- by id alone, it would walk along outbox_pkey
  limit @limit`
 
-	// Whoever else holds a row, a person at the desk or a dispatcher without routes, is not waited for.
+	// Whoever else holds a row, a person at the desk or a dispatcher without routes, is not waited for. The conditions
+	// are those of the walk, for rows that have changed since, so written that no index but that of the ids has them.
 	lockRoutableSQL = `
 select id
   from {schema}.outbox -- outbox_pkey
  where id = any (@ids)
-   and destination = ''
-   and finished_at is null
+   and destination || '' = ''
+   and coalesce(finished_at, '-infinity') = '-infinity'
    and (lease_until is null or lease_until < clock_timestamp())
- order by id
    for update skip locked`
 )
 
