@@ -180,7 +180,7 @@ func tableCell(key string, v any) string {
 		return v.Format("2006-01-02 15:04")
 	case time.Duration:
 		if key == "latency_seconds" && v > 0 {
-			return v.Round(time.Millisecond).String()
+			return latencyWords(v)
 		}
 		return ageOrDash(v)
 	}

@@ -285,7 +285,7 @@ var destinationHead = []string{"DESTINATION", "OPEN", "DUE", "OLDEST", "RETRYING
 func destinationRow(st *outbox.Stats, d *outbox.DestinationStats) []string {
 	share, latency := "-", "-"
 	if d.Attempts > 0 {
-		share, latency = percent(d.ErrorShare()), d.Latency().Round(time.Millisecond).String()
+		share, latency = percent(d.ErrorShare()), latencyWords(d.Latency())
 	}
 	return []string{
 		short(destinationName(d.Name)), countOrDash(d.Open(), false), countOrDash(d.Due, false), ageOrDash(d.OldestDue), countOrDash(d.Retrying, false),
@@ -371,6 +371,14 @@ func short(name string) string {
 		return string(letters[:most-1]) + "…"
 	}
 	return cell(name)
+}
+
+// latencyWords is a time in milliseconds, or less than one where receivers are that near.
+func latencyWords(d time.Duration) string {
+	if d < time.Millisecond {
+		return d.Round(10 * time.Microsecond).String()
+	}
+	return d.Round(time.Millisecond).String()
 }
 
 func ageOrDash(d time.Duration) string {
